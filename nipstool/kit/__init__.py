@@ -1,0 +1,1 @@
+"""The ground floor: what several methods need. Knows no method, prints nothing."""
