@@ -1,0 +1,81 @@
+"""Pictures in one look, made without a display. Colours are told apart by colour-blind readers and in grey."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import BinaryIO
+
+SEQUENTIAL = "viridis"
+MISSING = "#e6e6e6"
+
+
+def heatmap(
+    file: BinaryIO,
+    values: Sequence[Sequence[float | None]],
+    rows: Sequence[str],
+    columns: Sequence[str],
+    *,
+    title: str,
+    colour_label: str,
+    subtitle: str = "",
+    reference: float | None = None,
+    reference_label: str = "",
+    form: str = "png",
+) -> None:
+    """Draw rows x columns as coloured cells with their values; None is a grey cell.
+
+    Args:
+        file: binary file the picture is written to.
+        values: [rows][columns].
+        reference: a value marked on the colour bar, such as what chance would give.
+        form: png, pdf or svg.
+    """
+    import numpy as np
+    from matplotlib import colormaps
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    grid = np.array([[np.nan if v is None else v for v in row] for row in values], dtype=float)
+    width = 2.6 + 0.12 * max(map(len, rows)) + 0.62 * len(columns)
+    height = 2.0 + 0.28 * len(rows) + 0.07 * max(map(len, columns))
+    figure = Figure(figsize=(max(width, 6.5), max(height, 3.2)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    colours = colormaps[SEQUENTIAL].with_extremes(bad=MISSING)
+    top = float(np.nanmax(grid)) if np.isfinite(grid).any() else 1.0
+    image = axes.imshow(np.ma.masked_invalid(grid), cmap=colours, vmin=0.0, vmax=top or 1.0, aspect="auto")
+    _label(axes, grid, rows, columns, top)
+    axes.set_title(title if not subtitle else f"{title}\n{subtitle}", loc="left", fontsize=10)
+    bar = figure.colorbar(image, ax=axes, label=colour_label, shrink=min(1.0, 8.0 / max(height, 1.0)))
+    if reference is not None and reference <= (top or 1.0):
+        bar.ax.axhline(reference, color="#d55e00", linewidth=2)
+        bar.ax.set_xlabel(reference_label, color="#d55e00", fontsize=8)
+    figure.savefig(file, format=form, dpi=150, metadata=_undated(form))
+
+
+def _undated(form: str) -> dict[str, str | None]:
+    """Metadata without a date or version, so that the same run gives the same bytes."""
+    return {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(form, {})
+
+
+def _label(axes, grid, rows: Sequence[str], columns: Sequence[str], top: float) -> None:  # noqa: ANN001
+    axes.set_xticks(
+        range(len(columns)), labels=columns, rotation=45, ha="right", rotation_mode="anchor", fontsize=8
+    )
+    axes.set_yticks(range(len(rows)), labels=rows, fontsize=8)
+    axes.tick_params(length=0)
+    if grid.size > 600:  # figures in so many cells could not be read
+        return
+    for i, row in enumerate(grid):
+        for j, value in enumerate(row):
+            if value == value:
+                dark = value < 0.6 * top
+                axes.text(
+                    j,
+                    i,
+                    f"{value:.2g}",
+                    ha="center",
+                    va="center",
+                    fontsize=6,
+                    color="white" if dark else "black",
+                )

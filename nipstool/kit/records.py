@@ -1,0 +1,30 @@
+"""Results as JSON: strict (NaN and infinity become null), ordered as they were made."""
+
+import dataclasses
+import json
+import math
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+
+def to_json(value: Any, *, indent: int | None = None) -> str:
+    """Dataclasses, paths, enums and mappings as one JSON text; what JSON cannot say (NaN, inf) is null."""
+    return json.dumps(plain(value), indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def plain(value: Any) -> Any:
+    """The same value in the types that JSON has. Raises TypeError for a type with no obvious form."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, bool | int | str):
+        return value.value if isinstance(value, Enum) else value
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"no JSON form for {type(value).__name__}")
