@@ -7,7 +7,6 @@ releases: whatever touches them stands in this file.
 """
 
 import ast
-import importlib
 import os
 import sys
 from collections.abc import Sequence

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
+
+if TYPE_CHECKING:
+    import numpy as np
+    from matplotlib.axes import Axes
 
 SEQUENTIAL = "viridis"
 MISSING = "#e6e6e6"
@@ -58,7 +62,7 @@ def _undated(form: str) -> dict[str, str | None]:
     return {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(form, {})
 
 
-def _label(axes, grid, rows: Sequence[str], columns: Sequence[str], top: float) -> None:  # noqa: ANN001
+def _label(axes: Axes, grid: np.ndarray, rows: Sequence[str], columns: Sequence[str], top: float) -> None:
     axes.set_xticks(
         range(len(columns)), labels=columns, rotation=45, ha="right", rotation_mode="anchor", fontsize=8
     )
