@@ -12,9 +12,9 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from importlib.metadata import EntryPoint, entry_points
-from importlib.util import find_spec
-from typing import Annotated, Any
+from functools import cache
+from traceback import print_exception
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import _click
@@ -23,13 +23,14 @@ from typer.main import get_command_from_info
 from typer.models import CommandInfo
 
 from nipstool import __version__
-from nipstool.guard import complain, guarded
+from nipstool.guard import complain, debugging, guarded, wants_style
 from nipstool.kit.errors import ExitStatus
+
+if TYPE_CHECKING:  # at run time it is imported where it is used: a third of what --version would take
+    from importlib.metadata import EntryPoint
 
 GROUP = "nipstool.commands"
 OURS = "nipstool"  # the distribution whose commands win a clash of names
-# Not in the entry points, since it is about the command line itself: completions for plug-ins.
-HIDDEN = {"completion": EntryPoint("completion", "nipstool.completion:completion", GROUP)}
 PROGRAM = "nipstool"
 HELP = """Methods from this year's NeurIPS papers, on real files: one subcommand a method.
 
@@ -38,6 +39,10 @@ The name alone runs a method's main job; its other verbs follow the name.
 EPILOG = """Exit status: 0 done, 1 failed, 2 usage, 65 bad data, 66 input missing, 69 a part or device is missing,
 70 internal error, 73 output cannot be made, 75 another run writes this output, 130 interrupted, 143 terminated."""
 SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+class BrokenCommandError(_click.exceptions.UsageError):
+    """A command whose module cannot be imported, or is none."""
 
 
 @dataclass(frozen=True)
@@ -56,8 +61,19 @@ class Verb(TyperCommand):
     section: tuple[str, ...] = ()
 
     def make_context(self, info_name: str | None, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        prefix = "_".join(("NIPSTOOL", *self.section)).replace("-", "_").upper()
-        return super().make_context(info_name, args, parent, auto_envvar_prefix=prefix, **SETTINGS, **extra)
+        try:
+            return super().make_context(info_name, args, parent, **SETTINGS, **extra)
+        except _click.exceptions.UsageError as error:
+            if error.ctx is None and parent is not None:  # the parser's own errors know no place
+                parent.info_name = f"{parent.info_name} {info_name}"
+                error.ctx = parent
+            raise
+
+    def get_help_option(self, ctx: Any) -> Any:
+        option = super().get_help_option(ctx)
+        if option is not None:
+            _tidy(option)
+        return option
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         super().format_help(ctx, formatter)
@@ -98,7 +114,7 @@ class Root(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, rest = args[0], args[1:]
-        entry = found().get(name) or HIDDEN.get(name)
+        entry = found().get(name) or hidden().get(name)
         if entry is None:
             self.commands = dict.fromkeys(found())  # typer's "Did you mean" looks here
             return super().resolve_command(ctx, args)
@@ -108,8 +124,11 @@ class Root(TyperGroup):
         return title, verb, rest
 
 
-def found() -> dict[str, EntryPoint]:
+@cache
+def found() -> dict[str, "EntryPoint"]:
     """Every registered command by name, sorted; ours win a clash, with a warning."""
+    from importlib.metadata import entry_points
+
     entries: dict[str, EntryPoint] = {}
     for entry in sorted(entry_points(group=GROUP), key=lambda e: (e.name, _owner(e) != OURS, _owner(e))):
         if entry.name not in entries:
@@ -119,22 +138,46 @@ def found() -> dict[str, EntryPoint]:
     return entries
 
 
-def _owner(entry: EntryPoint) -> str:
+def _owner(entry: "EntryPoint") -> str:
     return entry.dist.name if entry.dist is not None else ""
 
 
-def one_line_help(entry: EntryPoint) -> str:
-    """The first line of a command's help, read from its source; the module is not imported."""
+@cache
+def hidden() -> dict[str, "EntryPoint"]:
+    """What help does not list and no package registers, since it is about the command line itself."""
+    from importlib.metadata import EntryPoint
+
+    return {"completion": EntryPoint("completion", "nipstool.completion:completion", GROUP)}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "HIDDEN":
+        return hidden()
+    raise AttributeError(name)
+
+
+def one_line_help(entry: "EntryPoint") -> str:
+    """The first line of a command's help, read from its source; neither module nor package is imported."""
     try:
-        spec = find_spec(entry.module)
-        if spec is None or spec.origin is None:
-            return "(not importable)"
-        with open(spec.origin, encoding="utf-8") as source:
+        with open(source_of(entry.module), "rb") as source:
             tree = ast.parse(source.read())
     except Exception:  # a broken plug-in must not take the list of commands down with it
         return "(not importable)"
     text = _docstring_of(tree, entry.attr) or ast.get_docstring(tree) or ""
     return text.strip().partition("\n")[0]
+
+
+def source_of(module: str) -> str:
+    """The source file of a module. `importlib.util.find_spec` would import the packages it lies in."""
+    places, spec, name = None, None, ""
+    for word in module.split("."):
+        name = f"{name}.{word}".lstrip(".")
+        specs = (finder.find_spec(name, places) for finder in sys.meta_path)
+        spec = next((spec for spec in specs if spec is not None), None)
+        places = spec.submodule_search_locations if spec is not None else []
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError(f"no module named {module}")
+    return spec.origin
 
 
 def _docstring_of(tree: ast.Module, attribute: str) -> str | None:
@@ -144,33 +187,57 @@ def _docstring_of(tree: ast.Module, attribute: str) -> str | None:
     return None
 
 
-def load(entry: EntryPoint, ctx: Any) -> Capability:
+def load(entry: "EntryPoint", ctx: Any) -> Capability:
     """Import one command's module and build its verbs; a broken one is a usage error of one line."""
     try:
         target = entry.load()
         infos = target.registered_commands if isinstance(target, typer.Typer) else [CommandInfo(callback=target)]
         verbs = [build(info) for info in infos]
-    except Exception as error:  # whatever a third party's import may raise
-        if os.environ.get("NIPSTOOL_DEBUG") == "1":
-            raise
-        ctx.fail(f"the command {entry.name} cannot be loaded: {type(error).__name__}: {error}")
-        raise  # ctx.fail does not return
+        if not verbs:
+            raise TypeError(f"{entry.value} has no commands")
+    except (Exception, SystemExit) as error:  # whatever a third party's import may raise
+        reason = f"the command {entry.name} cannot be loaded: {type(error).__name__}: {error}"
+        raise BrokenCommandError(reason, ctx) from error
     capability = Capability(entry.name, verbs[0].name or "", {verb.name or "": verb for verb in verbs})
     for verb in verbs:
         verb.capability = capability
         verb.section = (entry.name,) if verb is verbs[0] else (entry.name, verb.name or "")
+        for param in verb.params:
+            if param.param_type_name == "option":
+                param.envvar = environment_name(*verb.section, option_name(param))
     return capability
+
+
+def option_name(option: Any) -> str:
+    """An option as users know it: --energy-rank is energy-rank, whatever the function's parameter is called."""
+    return max(option.opts, key=len).lstrip("-")
+
+
+def environment_name(*words: str) -> str:
+    """NIPSTOOL_FUSE_LORA_MU for fuse-lora, mu."""
+    return "_".join(("NIPSTOOL", *words)).replace("-", "_").upper()
 
 
 def build(info: CommandInfo) -> Verb:
     """A verb from typer's description of it."""
     info.cls = Verb
     verb = get_command_from_info(info, pretty_exceptions_short=False, rich_markup_mode=markup())
-    for param in verb.params:
-        param.show_envvar = False  # type: ignore[attr-defined]  # one line in the epilog says the rule
     if not isinstance(verb, Verb):
         raise TypeError(f"{info.name} is no plain command")
+    for param in verb.params:
+        _tidy(param)
     return verb
+
+
+def _tidy(param: Any) -> None:
+    """Help without what nobody asks for: variables (the help of --config says their rule), <bool>, {FILE}."""
+    param.show_envvar = False
+    if param.param_type_name == "argument":
+        param.display_type_rich = lambda ctx: None
+        name = param.display_name_raw + ("..." if param.nargs != 1 else "")
+        param._usage_display_name = lambda: name if param.required else f"[{name}]"
+    elif param.is_flag or param.count:
+        param.display_type_rich = lambda ctx: None
 
 
 def choose_verb(capability: Capability, args: list[str], ctx: Any) -> tuple[Verb, list[str]]:
@@ -186,8 +253,8 @@ def choose_verb(capability: Capability, args: list[str], ctx: Any) -> tuple[Verb
 
 
 def markup() -> Any:
-    """Rich help on a terminal, plain text in a pipe."""
-    return "rich" if sys.stdout is not None and sys.stdout.isatty() else None
+    """Rich help on a terminal that wants it, plain text elsewhere."""
+    return "rich" if wants_style(sys.stdout) else None
 
 
 def show_version(value: bool) -> None:
@@ -243,13 +310,17 @@ def run(args: list[str]) -> int:
         return stop.exit_code
     except typer.Abort as stop:
         raise KeyboardInterrupt from stop
-    except _click.exceptions.UsageError as error:
+    except _click.exceptions.ClickException as error:
         return _usage(error)
     return ExitStatus.OK
 
 
 def _usage(error: Any) -> int:
-    command = error.ctx.command_path if error.ctx is not None else PROGRAM
-    message = " ".join(error.format_message().split())
-    complain(f"{message} (see {command} --help)")
-    return ExitStatus.USAGE
+    if debugging() and error.__cause__ is not None:
+        print_exception(error.__cause__)
+    context = getattr(error, "ctx", None)
+    hint = f"see {context.command_path if context is not None else PROGRAM} --help"
+    if isinstance(error, BrokenCommandError):
+        hint = "NIPSTOOL_DEBUG=1 shows where"
+    complain(f"{error.format_message()} ({hint})")
+    return error.exit_code

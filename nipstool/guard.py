@@ -2,31 +2,65 @@
 
 import contextlib
 import errno
+import io
 import os
 import signal
 import sys
 import traceback
 from collections.abc import Callable
+from typing import TextIO
 
 from nipstool.kit.errors import ExitStatus, NipsError
 
 REPORT = "this is a bug: please report it with the traceback that NIPSTOOL_DEBUG=1 shows"
+# A closed stdout refuses what is written to it with EBADF; the others are full in one way or another.
+STDOUT_FAILS = (errno.EBADF, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def guarded(action: Callable[[], int | None]) -> int:
     """Run `action` and return the exit status; whatever it raised has become one line on stderr."""
+    _prepare_streams()
     _terminate_by_unwinding()
     try:
         status = int(action() or 0)
-        _flush_stdout()
+        _flush(sys.stdout)
     except BaseException as error:
         status = _status_of(error)
-        if status == ExitStatus.OK:
-            _silence_stdout()
-        elif os.environ.get("NIPSTOOL_DEBUG") == "1":
+        if debugging() and status != ExitStatus.OK:
             traceback.print_exc()
-    _flush_stderr()
+    _settle_streams()
     return status
+
+
+def debugging() -> bool:
+    """Whether errors show their traceback."""
+    return os.environ.get("NIPSTOOL_DEBUG") == "1"
+
+
+def wants_style(stream: TextIO | None) -> bool:
+    """Whether a stream is a terminal whose user has not turned colours and boxes off (no-color.org)."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return stream is not None and stream.isatty() and not plain
+
+
+def _prepare_streams() -> None:
+    """Make the standard streams safe to use: a closed one is refused or swallowed, no character is fatal.
+
+    The numbers 0 to 2 are occupied, or the next file to be opened would become stdout. A closed stdout refuses
+    what is written to it (its descriptor is open for reading only); sys.stdin stays None.
+    """
+    for number, mode in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, mode)  # takes the lowest free number
+    if sys.stdout is None:
+        sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _terminate_by_unwinding() -> None:
@@ -42,7 +76,7 @@ def _terminate_by_unwinding() -> None:
 def _status_of(error: BaseException) -> int:
     """The exit status of an exception; says its one line on the way."""
     if isinstance(error, SystemExit):
-        return error.code if isinstance(error.code, int) else int(error.code is not None)
+        return _status_of_exit(error)
     if isinstance(error, BrokenPipeError):
         return ExitStatus.OK
     if isinstance(error, KeyboardInterrupt):
@@ -61,14 +95,18 @@ def _status_of(error: BaseException) -> int:
     return ExitStatus.INTERNAL
 
 
+def _status_of_exit(error: SystemExit) -> int:
+    if error.code is None or isinstance(error.code, int):
+        return error.code or ExitStatus.OK
+    complain(str(error.code))
+    return ExitStatus.FAILED
+
+
 def _os_error(error: OSError) -> str:
     reason = os.strerror(error.errno) if error.errno else _first_line(error)
-    where = error.filename if error.filename is not None else "standard output" if _is_full(error) else None
-    return f"{where}: {reason}" if where is not None else reason
-
-
-def _is_full(error: OSError) -> bool:
-    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    if error.filename is not None:
+        return f"{error.filename!r}: {reason}"
+    return f"standard output: {reason}" if error.errno in STDOUT_FAILS else reason
 
 
 def _first_line(error: BaseException) -> str:
@@ -77,28 +115,22 @@ def _first_line(error: BaseException) -> str:
 
 def complain(message: str) -> None:
     """Say one line on stderr; a stderr that is closed or full must not hide the exit status."""
-    try:
-        encoding = getattr(sys.stderr, "encoding", None) or "utf-8"
-        text = f"nipstool: {message}".encode(encoding, "backslashreplace").decode(encoding)
-        print(text, file=sys.stderr, flush=True)
-    except (OSError, ValueError, AttributeError):
-        pass
+    if sys.stderr is None:  # print would take stdout instead
+        return
+    with contextlib.suppress(OSError, ValueError):
+        print("nipstool:", *message.split(), file=sys.stderr, flush=True)
 
 
-def _flush_stdout() -> None:
-    if sys.stdout is not None:
-        sys.stdout.flush()
+def _flush(stream: TextIO | None) -> None:
+    if stream is not None and not stream.closed:
+        stream.flush()
 
 
-def _flush_stderr() -> None:
-    try:
-        if sys.stderr is not None:
-            sys.stderr.flush()
-    except (OSError, ValueError):
-        pass
-
-
-def _silence_stdout() -> None:
-    """After a broken pipe: point stdout at nothing, so that the flush at exit has nothing to complain of."""
-    with contextlib.suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+def _settle_streams() -> None:
+    """Point a stream that cannot be flushed at nothing: the flush at exit would complain of it once more."""
+    for number, stream in ((1, sys.stdout), (2, sys.stderr)):
+        try:
+            _flush(stream)
+        except (OSError, ValueError):
+            with contextlib.suppress(OSError):
+                os.dup2(os.open(os.devnull, os.O_WRONLY), number)

@@ -5,12 +5,15 @@ takes from here the options that mean something for it.
 """
 
 import tomllib
+from collections.abc import Iterable
 from difflib import get_close_matches
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+
+from nipstool.cli import option_name
 
 
 class ProgressStyle(StrEnum):
@@ -28,33 +31,75 @@ def _read_config(ctx: typer.Context, path: Path | None) -> Path | None:
         return path
     try:
         with open(path, "rb") as file:
-            table = tomllib.load(file)
+            document = tomllib.load(file)
     except OSError as error:
         raise typer.BadParameter(f"cannot read {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise typer.BadParameter(f"{path} is no TOML file: {error}") from error
-    known = {p.name: p for p in ctx.command.params if p.param_type_name == "option" and p.name != "config"}
-    ctx.default_map = _settings(table, ctx.command, known, path)
+    try:
+        ctx.default_map = _settings(document, ctx)
+    except ValueError as error:
+        raise typer.BadParameter(f"{path}: {error}") from error
     return path
 
 
-def _settings(table: dict[str, Any], command: Any, known: dict[str, Any], path: Path) -> dict[str, Any]:
-    section: tuple[str, ...] = getattr(command, "section", (command.name,))
-    for word in section:
-        table = table.get(word, {})
-        if not isinstance(table, dict):
-            raise typer.BadParameter(f"{path}: [{'.'.join(section)}] should be a table")
-    verbs = set(command.capability.verbs) - {command.name} if hasattr(command, "capability") else set()
+def _settings(document: dict[str, Any], ctx: Any) -> dict[str, Any]:
+    """What the file says for the verb of `ctx`, by parameter. Raises ValueError for a key that means nothing."""
+    _check_commands(document, ctx.find_root())
+    section = getattr(ctx.command, "section", (ctx.command.name,))
+    others = (
+        set(ctx.command.capability.verbs) - {ctx.command.name} if hasattr(ctx.command, "capability") else set()
+    )
+    options = {option_name(p): p for p in ctx.command.params if p.param_type_name == "option"}
+    title = f"[{'.'.join(section)}]"
     settings = {}
-    for key, value in table.items():
-        name = key.replace("-", "_")
-        if name in known:
-            settings[name] = value
-        elif not (isinstance(value, dict) and key in verbs):
-            near = get_close_matches(name, [str(n) for n in known], n=1)
-            hint = f"; did you mean {near[0].replace('_', '-')}?" if near else ""
-            raise typer.BadParameter(f"{path}: [{'.'.join(section)}] has no option {key!r}{hint}")
+    for key, value in _table(document, section).items():
+        option = options.get(key.replace("_", "-"))
+        if option is not None and option.name != "config":
+            settings[option.name] = _as_typed(value, option, f"{title} {key}")
+        elif not (isinstance(value, dict) and key in others):
+            raise ValueError(f"{title} has no option {key!r}{_hint(key, options)}")
     return settings
+
+
+def _check_commands(document: dict[str, Any], root: Any) -> None:
+    """The file may hold tables for several commands, and nothing that belongs to none."""
+    if not hasattr(root.command, "list_commands"):  # a verb that runs without the shell around it
+        return
+    names = root.command.list_commands(root)
+    for key, value in document.items():
+        if not isinstance(value, dict):
+            raise ValueError(f"{key!r} stands outside a command's table")
+        if key not in names:
+            raise ValueError(f"[{key}] names no command{_hint(key, names)}")
+
+
+def _table(document: dict[str, Any], section: Iterable[str]) -> dict[str, Any]:
+    for word in section:
+        document = document.get(word, {})
+        if not isinstance(document, dict):
+            raise ValueError(f"{word} should be a table")
+    return document
+
+
+def _hint(word: str, words: Iterable[str]) -> str:
+    near = get_close_matches(word, list(words), n=1)
+    return f"; did you mean {near[0]}?" if near else ""
+
+
+def _as_typed(value: Any, option: Any, where: str) -> Any:
+    """A TOML value as the command line would give it: `mu = 0.5` also where an option takes 0.5, inf or auto."""
+    several = option.multiple or option.nargs != 1
+    if isinstance(value, list):
+        if not several:
+            raise ValueError(f"{where} takes one value, not a list")
+        return [_as_word(item, option) for item in value]
+    return [_as_word(value, option)] if several else _as_word(value, option)
+
+
+def _as_word(value: Any, option: Any) -> Any:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return str(value) if is_number and not (option.is_flag or option.count) else value
 
 
 COMMON = "Common options"

@@ -1,12 +1,14 @@
 """What a command shows: tables, one JSON document, notes and warnings. stdout carries data alone."""
 
+import json
+import re
 import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, TextIO
 
-from nipstool.guard import complain
+from nipstool.guard import complain, wants_style
 from nipstool.kit.errors import NipsError, UsageError
 from nipstool.kit.progress import Progress, progress_on
 
@@ -38,10 +40,13 @@ class Terminal:
             complain(f"warning: {text}")
 
     def document(self, value: Any) -> None:
-        """One JSON document on stdout."""
+        """One JSON document on stdout; it stays JSON where stdout cannot carry every character."""
         from nipstool.kit.records import to_json
 
-        self._say(to_json(value, indent=2))
+        text = to_json(value, indent=2)
+        if (self._stream().encoding or "utf-8").lower().replace("-", "") != "utf8":
+            text = re.sub("[^\0-\x7f]", lambda found: json.dumps(found[0])[1:-1], text)
+        self._say(text)
 
     def text(self, text: str) -> None:
         """Lines of a report: on stdout, or on stderr where the data itself goes to stdout."""
@@ -71,9 +76,7 @@ class Terminal:
         return stream
 
     def _say(self, text: str) -> None:
-        stream = self._stream()
-        encoding = stream.encoding or "utf-8"
-        print(text.encode(encoding, "backslashreplace").decode(encoding), file=stream)
+        print(text, file=self._stream())
 
 
 def _cell(value: Cell) -> str:
@@ -96,4 +99,4 @@ def _rich_table(stream: TextIO, title: str, columns: Sequence[str], rows: Sequen
         table.add_column(column, justify="right" if numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*(escape(_cell(c)) for c in row))
-    Console(file=stream).print(table)
+    Console(file=stream, color_system="auto" if wants_style(stream) else None).print(table)

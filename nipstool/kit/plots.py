@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, BinaryIO
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def heatmap(
     figure.savefig(file, format=form, dpi=150, metadata=_undated(form))
 
 
-def _undated(form: str) -> dict[str, str | None]:
+def _undated(form: str) -> Mapping[str, str | None]:
     """Metadata without a date or version, so that the same run gives the same bytes."""
     return {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(form, {})
 

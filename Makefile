@@ -1,0 +1,93 @@
+# From a clone to a result, on a machine with make and Python 3.11 or newer. Each target sets up what it
+# needs in .venv, once; `rm -rf .venv` starts anew. Another interpreter: make demo PYTHON=python3.13
+PYTHON ?= python3
+# Another torch than the one tested: make demo TORCH=2.12.0
+TORCH ?= $(shell sed -n 's/^torch==//p' constraints.txt)
+# Further words for pytest: make test ARGS="-k packaging"
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+DEV_READY := $(VENV)/.bench-ready
+
+MAKEFLAGS += --no-builtin-rules
+.DELETE_ON_ERROR:
+.PHONY: help demo demo-fuse-lora test lint completions bench dist clean
+
+help:
+	@echo "make demo          run every capability on small inputs; results in demo/"
+	@echo "make test          run the tests"
+	@echo "make lint          ruff and pyright"
+	@echo "make bench         compare with peers, measured in the same run"
+	@echo "make completions   write completions/ anew from the commands"
+	@echo "make dist          source archive and wheel in dist/"
+	@echo "make clean         remove build/, dist/, demo/ and caches (.venv stays)"
+
+# --- set-up --------------------------------------------------------------------------------------
+
+# Exact versions, torch's among them: left to the range in pyproject.toml, pip would fetch the newest torch.
+# On Linux the usual index has torch for CUDA, several GB; an index or folder with the CPU build of the same
+# version (1.5 GB in all) is named to pip as ever: PIP_FIND_LINKS=... or PIP_EXTRA_INDEX_URL=... make demo
+PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c $(VENV)/constraints.txt
+
+$(READY): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	    echo "needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version 2>&1). Another: make PYTHON=python3.12" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { \
+	    echo "$(PYTHON) cannot make environments. On Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
+	@echo "Installing into $(VENV): the first time takes some minutes"
+	$(PYTHON) -m venv $(VENV)
+	@sed 's/^torch==.*/torch==$(TORCH)/' constraints.txt > $(VENV)/constraints.txt
+	$(PIP_INSTALL) -e .
+	@touch $@
+
+$(DEV_READY): $(READY)
+	$(PIP_INSTALL) -e '.[dev,bench]'
+	@touch $@
+
+# --- for everyone --------------------------------------------------------------------------------
+
+demo: demo-fuse-lora
+	@echo
+	@echo "Files left by the demo:"
+	@find demo -type f | sort | sed 's/^/  /'
+
+FUSE_DEMO := demo/fuse-lora
+demo-fuse-lora: $(READY)
+	@mkdir -p $(FUSE_DEMO)
+	$(BIN)/python -m nipstool.fuse_lora.synthetic $(FUSE_DEMO)
+	$(BIN)/nipstool fuse-lora $(FUSE_DEMO)/content.safetensors $(FUSE_DEMO)/style.safetensors \
+	    -o $(FUSE_DEMO)/fused.safetensors --plot $(FUSE_DEMO)/interference.png --force
+	$(BIN)/nipstool fuse-lora compare $(FUSE_DEMO)/content.safetensors $(FUSE_DEMO)/style.safetensors
+
+# Two workers with one thread each: more would fight over the cores of a small machine.
+test: export OMP_NUM_THREADS := 1
+test: $(DEV_READY)
+	$(BIN)/python -m pytest -n 2 $(ARGS)
+
+# --- for maintainers -----------------------------------------------------------------------------
+
+lint: $(DEV_READY)
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/pyright
+
+completions: $(READY)
+	@mkdir -p completions
+	$(BIN)/nipstool completion bash > completions/nipstool.bash
+	$(BIN)/nipstool completion zsh > completions/_nipstool
+	$(BIN)/nipstool completion fish > completions/nipstool.fish
+
+bench: $(DEV_READY)
+	@for script in $(sort $(wildcard tests/benchmarks/[a-z]*.py)); do \
+	    echo "== $$script"; $(BIN)/python $$script || exit 1; done
+
+# build/ goes first: a module deleted since it was made would still be packed.
+dist: $(DEV_READY)
+	rm -rf build dist
+	$(BIN)/python -m build
+
+clean:
+	rm -rf build dist demo *.egg-info .pytest_cache .ruff_cache .hypothesis
+	find nipstool commands tests -name __pycache__ -type d -prune -exec rm -rf {} +

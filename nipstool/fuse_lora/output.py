@@ -1,0 +1,118 @@
+"""How a fused LoRA is laid out on disk: keys, shapes and dtypes of every target, known before any is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from nipstool.fuse_lora.adapter import Adapter
+from nipstool.fuse_lora.names import suffixes
+from nipstool.fuse_lora.targets import Block, Style, Target
+from nipstool.kit.errors import DataError, NipsError
+from nipstool.kit.tensors import torch_dtype
+
+Spec = tuple[str, tuple[int, ...]]
+"""(dtype as safetensors calls it, shape)."""
+
+FACTOR_DTYPES = ("F16", "BF16", "F32", "F64")
+
+
+def output_dtype(asked: str | None, content: str) -> str:
+    """The dtype of the output: the one asked for, else the content's; what is no plain float becomes BF16."""
+    names = {"float16": "F16", "bfloat16": "BF16", "float32": "F32", "float64": "F64"}
+    if asked is not None:
+        return names[asked]
+    return content if content in FACTOR_DTYPES else "BF16"
+
+
+def keys_of(target: Target, style: Style) -> dict[str, str]:
+    """role (down, up, alpha where the format has one, bias) -> key."""
+    ends = dict(suffixes(style.format))
+    if target.embedding:
+        ends = {"down": ".lora_embedding_A", "up": ".lora_embedding_B"}
+    roles = ["down", "up"] + (["alpha"] if "alpha" in ends else []) + (["bias"] if target.bias else [])
+    ends.setdefault("bias", ".lora_B.bias")
+    return {role: target.stem + ends[role] for role in roles}
+
+
+def specs_of(target: Target, style: Style, dtype: str) -> dict[str, Spec]:
+    """key -> dtype and shape of a target's tensors."""
+    keys = keys_of(target, style)
+    m, r, kernel = target.shape[0], target.rank, target.kernel
+    down = (r, target.shape[1])
+    if kernel:
+        down = (r, target.shape[1] // _area(kernel), *kernel)
+    up = (m, r, *(1 for _ in kernel))
+    specs = {keys["down"]: (dtype, down), keys["up"]: (dtype, up)}
+    if "alpha" in keys:
+        specs[keys["alpha"]] = ("F32", ())  # bf16 would round 257 to 256
+    if "bias" in keys:
+        specs[keys["bias"]] = (dtype, (m,))
+    return specs
+
+
+def _area(kernel: Sequence[int]) -> int:
+    area = 1
+    for side in kernel:
+        area *= side
+    return area
+
+
+def tensors_of(target: Target, B: Tensor, A: Tensor, style: Style, dtype: str) -> Iterator[tuple[str, Tensor]]:
+    """key, tensor of a target's factors B [m, r] and A [r, n], in the shapes and dtype of the output."""
+    keys = keys_of(target, style)
+    if target.swap_halves:
+        B = B.roll(target.shape[0] // 2, 0)
+    specs = specs_of(target, style, dtype)
+    for role, tensor in (("down", A), ("up", B)):
+        shape = specs[keys[role]][1]
+        cast = tensor.to(torch_dtype(dtype)).reshape(shape)
+        if not bool(torch.isfinite(cast).all()):
+            raise DataError(f"{target.name}: values do not fit {dtype}; choose --dtype float32")
+        yield keys[role], cast
+    if "alpha" in keys:
+        yield keys["alpha"], torch.tensor(float(target.rank), dtype=torch.float32)
+
+
+def bias_of(block: Block, adapters: Sequence[Adapter], weights: Sequence[float]) -> Tensor:
+    """The weighted sum of the bias deltas of a block's unit."""
+    (unit,) = block.units
+    total = None
+    for adapter, weight, source in zip(adapters, weights, unit.sources, strict=True):
+        if source is None or "bias" not in source.module.keys:
+            continue
+        if source.rows is not None or len(block.targets) > 1:
+            raise NipsError(f"{unit.name}: bias deltas of a block that is cut are not supported")
+        delta = weight * adapter.reader.read(source.module.keys["bias"]).double()
+        total = delta if total is None else total + delta
+    assert total is not None
+    return total
+
+
+def copied(target: Target, block: Block, style: Style) -> dict[str, str]:
+    """key of the output -> key of the file, of a target whose tensors are copied as they are."""
+    assert target.verbatim is not None
+    source = block.units[0].sources[target.verbatim]
+    assert source is not None
+    keys = keys_of(target, style)
+    return {keys[role]: key for role, key in source.module.keys.items() if role in keys}
+
+
+def may_copy(target: Target, block: Block, adapters: Sequence[Adapter], style: Style, dtype: str) -> bool:
+    """Whether a target's only source can be copied byte for byte at weight 1: nothing about it changes."""
+    held = [(i, s) for i, s in enumerate(block.units[0].sources) if s is not None]
+    if len(held) != 1 or block.joined or len(block.targets) > 1 or target.rank < held[0][1].rank:
+        return False
+    file, source = held[0]
+    adapter = adapters[file]
+    module = source.module
+    plain = module.algorithm == "lora" and not set(module.keys) - {"down", "up", "alpha", "bias"}
+    if not plain or source.rows is not None or module.swap_halves != target.swap_halves:
+        return False
+    if any(adapter.reader.infos[module.keys[role]].dtype != dtype for role in ("down", "up")):
+        return False
+    has_alpha = "alpha" in suffixes(style.format)
+    alpha = adapter.alpha(module)
+    return "alpha" in module.keys if has_alpha else alpha is None or alpha == source.rank

@@ -1,0 +1,3 @@
+"""A command that cannot be imported."""
+
+raise RuntimeError("this module is broken\non purpose")
