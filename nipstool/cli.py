@@ -75,6 +75,19 @@ class Verb(TyperCommand):
             _tidy(option)
         return option
 
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """The plain help in the same sections as the rich one."""
+        sections: dict[str, list[tuple[str, str]]] = {"Arguments": [], "Options": []}
+        for param in self.get_params(ctx):
+            usual = "Arguments" if param.param_type_name == "argument" else "Options"
+            title = getattr(param, "rich_help_panel", None) or usual
+            if (row := param.get_help_record(ctx)) is not None:
+                sections.setdefault(title, []).append(row)
+        for title, rows in sections.items():
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
+
     def format_help(self, ctx: Any, formatter: Any) -> None:
         super().format_help(ctx, formatter)
         others = [(n, v) for n, v in self.capability.verbs.items() if v is not self and not v.hidden]
@@ -148,12 +161,6 @@ def hidden() -> dict[str, "EntryPoint"]:
     from importlib.metadata import EntryPoint
 
     return {"completion": EntryPoint("completion", "nipstool.completion:completion", GROUP)}
-
-
-def __getattr__(name: str) -> Any:
-    if name == "HIDDEN":
-        return hidden()
-    raise AttributeError(name)
 
 
 def one_line_help(entry: "EntryPoint") -> str:
@@ -238,6 +245,7 @@ def _tidy(param: Any) -> None:
         param._usage_display_name = lambda: name if param.required else f"[{name}]"
     elif param.is_flag or param.count:
         param.display_type_rich = lambda ctx: None
+        param.show_default = param.show_default and not param.count
 
 
 def choose_verb(capability: Capability, args: list[str], ctx: Any) -> tuple[Verb, list[str]]:

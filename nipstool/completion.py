@@ -91,10 +91,12 @@ def _spellings(param: Any) -> Iterator[Option]:
 
 def _words(param: Any) -> tuple[str, ...]:
     """The values to choose from: those of an enumeration, or the literal ones of a metavar: auto|cpu|cuda:N."""
-    if param.type_descriptor.choices is not None:
-        return tuple(str(getattr(choice, "value", choice)) for choice in param.type_descriptor.choices)
-    pieces = (param.metavar or "").split("|")
-    return tuple(piece for piece in pieces if len(pieces) > 1 and re.fullmatch(r"[a-z0-9.+-]+", piece))
+    choices, metavar = param.type_descriptor.choices, param.metavar or ""
+    if choices is not None:
+        words = [str(getattr(choice, "value", choice)) for choice in choices]
+        return tuple(word for word in words if re.fullmatch(r"[\w.,+-]+", word))  # what no shell has to quote
+    words = metavar.split("|") if "|" in metavar else []
+    return tuple(word for word in words if re.fullmatch(r"[a-z0-9.+-]+", word))
 
 
 def _is_file(param: Any) -> bool:

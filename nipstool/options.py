@@ -50,12 +50,14 @@ def _settings(document: dict[str, Any], ctx: Any) -> dict[str, Any]:
     others = (
         set(ctx.command.capability.verbs) - {ctx.command.name} if hasattr(ctx.command, "capability") else set()
     )
-    options = {option_name(p): p for p in ctx.command.params if p.param_type_name == "option"}
+    options = {
+        option_name(p): p for p in ctx.command.params if p.param_type_name == "option" and p.name != "config"
+    }
     title = f"[{'.'.join(section)}]"
     settings = {}
     for key, value in _table(document, section).items():
         option = options.get(key.replace("_", "-"))
-        if option is not None and option.name != "config":
+        if option is not None:
             settings[option.name] = _as_typed(value, option, f"{title} {key}")
         elif not (isinstance(value, dict) and key in others):
             raise ValueError(f"{title} has no option {key!r}{_hint(key, options)}")
@@ -93,12 +95,15 @@ def _as_typed(value: Any, option: Any, where: str) -> Any:
     if isinstance(value, list):
         if not several:
             raise ValueError(f"{where} takes one value, not a list")
-        return [_as_word(item, option) for item in value]
-    return [_as_word(value, option)] if several else _as_word(value, option)
+        return [_as_word(item, option, where) for item in value]
+    word = _as_word(value, option, where)
+    return [word] if several else word
 
 
-def _as_word(value: Any, option: Any) -> Any:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+def _as_word(value: Any, option: Any, where: str) -> Any:
+    if not isinstance(value, str | int | float):
+        raise ValueError(f"{where} takes text, a number, true or false, not {type(value).__name__}")
+    is_number = not isinstance(value, str | bool)
     return str(value) if is_number and not (option.is_flag or option.count) else value
 
 
@@ -130,6 +135,7 @@ Seed = Annotated[int, typer.Option(metavar="N", help="Seed of every random choic
 Progress = Annotated[
     ProgressStyle,
     typer.Option(
+        metavar="auto|plain|json|none",
         help="Progress on stderr: a bar on a terminal, lines, JSON lines, or none.", rich_help_panel=COMMON
     ),
 ]

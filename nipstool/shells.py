@@ -133,7 +133,7 @@ def _bash_place(place: str, verb: Verb) -> str:
     lines = [
         f"{shlex.quote(place)})",
         "    case $prev in",
-        *(f"        {_bash_value(option)}" for option in verb.options if option.takes_value),
+        *(f"        {case}" for case in _bash_values(verb.options)),
         "        *)",
         f"            if [[ $cur == -* ]]; then words=({_bash_words(verb.options)})",
         f'            else words=("${{verbs[@]}}"{words}){" files=1" if verb.files else ""}; fi ;;',
@@ -142,10 +142,14 @@ def _bash_place(place: str, verb: Verb) -> str:
     return "".join(f"\n        {line}" for line in lines)
 
 
-def _bash_value(option: Option) -> str:
-    names = " | ".join(map(shlex.quote, option.names))
-    action = f" words=({' '.join(map(shlex.quote, option.words))})" if option.words else ""
-    return f"{names}){' files=1' if option.files else action} ;;"
+def _bash_values(options: tuple[Option, ...]) -> Iterator[str]:
+    """What may follow an option, the options with the same answer together."""
+    answers: dict[str, list[str]] = {}
+    for option in options:
+        if option.takes_value:
+            words = f"words=({' '.join(map(shlex.quote, option.words))})" if option.words else ""
+            answers.setdefault("files=1" if option.files else words, []).extend(map(shlex.quote, option.names))
+    return (f"{' | '.join(names)}) {answer} ;;".replace("  ", " ") for answer, names in answers.items())
 
 
 def _bash_words(options: tuple[Option, ...]) -> str:

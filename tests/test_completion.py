@@ -3,6 +3,7 @@
 import os
 import pty
 import re
+import select
 import shutil
 import subprocess
 import sys
@@ -24,14 +25,14 @@ WRITERS: dict[Shell, Callable[[Tree], str]] = {
     Shell.zsh: shells.zsh,
     Shell.fish: shells.fish,
 }
-NASTY = "it's [a] `b`: $HOME \\ \"c\" @d@ (e) %s;"
+NASTY = 'it\'s [a] `b`: $HOME \\ "c" @d@ (e) %s;'
 HELP = Option(("-h", "--help"), "Show help.")
 OUTPUT = Option(("-o", "--output"), NASTY, "OUT", takes_value=True, files=True)
 DEVICE = Option(("--device",), NASTY, "auto|cpu|cuda:N", takes_value=True, words=("auto", "cpu", "cuda"))
 SEED = Option(("--seed",), "", "N", takes_value=True)
 BAKE = Verb("bake", NASTY, (OUTPUT, DEVICE, SEED, Option(("-v", "--verbose"), "", repeats=True), HELP), files=True)
 TASTE = Verb("taste", "", (Option(("--spoon",), ""), HELP), files=True)
-SAY = Verb("say", "", (HELP,), words=("hello", "good bye"))
+SAY = Verb("say", "", (HELP,), words=("hello", "ciao"))
 TREE = Tree(
     (Option(("--version",), NASTY), HELP),
     (
@@ -53,6 +54,9 @@ TYPED = [
     ("cake --sp\t\n", ["cake", "--spoon"]),
     ("bread my\t\n", ["bread", "my loaf.txt"]),
     ("bread tas\tmy\t\n", ["bread", "taste", "my loaf.txt"]),
+    ('bread "my\t\n', ["bread", "my loaf.txt"]),
+    ("bread my\\ l\t\n", ["bread", "my loaf.txt"]),
+    ("bread ~/here/fol\tde\t\n", ["bread", "@/here/folder/deep.txt"]),
     ("bread -o fold\tdee\t\n", ["bread", "-o", "folder/deep.txt"]),
     ("bread --seed my\t\n", ["bread", "--seed", "my"]),
     ("say hel\t\n", ["say", "hello"]),
@@ -73,7 +77,8 @@ def kitchen(tmp_path: Path) -> Path:
     """A folder with files to complete, and a command nipstool that writes down its arguments."""
     command = tmp_path / "bin" / "nipstool"
     command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {tmp_path}/arguments.new\nmv {tmp_path}/arguments.new {tmp_path}/arguments\n')
+    new, got = tmp_path / "arguments.new", tmp_path / "arguments"
+    command.write_text(f'#!/bin/sh\nprintf "%s\\n" "$@" > {new}\nmv {new} {got}\n')
     command.chmod(0o755)
     here = tmp_path / "here"
     (here / "folder").mkdir(parents=True)
@@ -87,7 +92,9 @@ def kitchen(tmp_path: Path) -> Path:
 
 def offers(text: str, *words: str, cwd: Path) -> list[str]:
     """What bash is offered for the last of the words."""
-    program = 'eval "$1"; shift; COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)); _nipstool; printf "%s\\n" "${COMPREPLY[@]}"'
+    program = (
+        'eval "$1"; shift; COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)); _nipstool; printf "%s\\n" "${COMPREPLY[@]}"'
+    )
     command = [needs(Shell.bash), "--norc", "-c", program, "bash", text, "nipstool", *words]
     done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=30)
     assert done.stderr == ""
@@ -110,7 +117,7 @@ def offers(text: str, *words: str, cwd: Path) -> list[str]:
         (["bread", "-o", "my"], ["my loaf.txt"]),
         (["bread", "--seed", ""], []),
         (["cake", ""], ["folder", "my loaf.txt"]),
-        (["say", ""], ["hello", "good bye"]),
+        (["say", ""], ["hello", "ciao"]),
         (["nothing", ""], []),
     ],
 )
@@ -132,11 +139,11 @@ def test_bash_is_answered_within_ten_milliseconds(kitchen: Path) -> None:
 @contextmanager
 def terminal(shell: Shell, text: str, kitchen: Path) -> Iterator[int]:
     """An interactive shell on a terminal of its own, with the script loaded; gives the terminal."""
-    script_file = kitchen / "script"
+    script_file = kitchen / FILES[shell]
     script_file.write_text(text)
     starts = {
         Shell.bash: (["--norc", "--noprofile", "-i"], f"source {script_file}"),
-        Shell.zsh: (["-f", "-i"], f"autoload -U compinit; compinit -D -u; source {script_file}"),
+        Shell.zsh: (["-f", "-i"], f"fpath=({kitchen} $fpath); autoload -U compinit; compinit -D -u"),
         Shell.fish: (["--private", "-i", "-N"], f"source {script_file}"),
     }
     words, setup = starts[shell]
@@ -157,21 +164,21 @@ def terminal(shell: Shell, text: str, kitchen: Path) -> Iterator[int]:
 
 
 def arguments_after(screen: int, keys: str, kitchen: Path) -> list[str] | None:
-    """Type a command line key by key, and wait for what the command wrote down."""
+    """Type a command line, and wait for what the command wrote down; `--option=value` counts as two words."""
     got = kitchen / "arguments"
-    for key in f"nipstool {keys}":
-        os.write(screen, key.encode())
-        drain(screen, 0.3 if key == "\t" else 0.005)
-    deadline = time.monotonic() + 10
+    got.unlink(missing_ok=True)
+    os.write(screen, f"nipstool {keys}".encode())
+    deadline = time.monotonic() + 20
     while not got.exists() and time.monotonic() < deadline:
         drain(screen, 0.05)
-    return got.read_text().splitlines() if got.exists() else None
+    if not got.exists():
+        return None
+    text = got.read_text().replace(str(kitchen), "@")
+    return re.sub(r"(?m)^(--\w+)=", r"\1\n", text).splitlines()
 
 
 def drain(screen: int, seconds: float) -> None:
     """Let the shell write for a while: its terminal must not fill up."""
-    import select
-
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
         if select.select([screen], [], [], left)[0]:
@@ -180,9 +187,57 @@ def drain(screen: int, seconds: float) -> None:
 
 @pytest.mark.parametrize("shell", list(Shell))
 def test_typing_tab_gives_the_arguments(shell: Shell, kitchen: Path) -> None:
-    needs(shell)
-    for keys, expected in TYPED:
-        with terminal(shell, WRITERS[shell](TREE), kitchen) as screen:
-            drain(screen, 0.5)
-            assert arguments_after(screen, keys, kitchen) == expected, keys
-        (kitchen / "arguments").unlink()
+    with terminal(shell, WRITERS[shell](TREE), kitchen) as screen:
+        got = {keys: arguments_after(screen, keys, kitchen) for keys, _ in TYPED}
+    assert got == dict(TYPED)
+
+
+# --- our own commands ---
+
+
+@pytest.mark.parametrize("shell", list(Shell))
+def test_the_committed_script_is_fresh(shell: Shell, root: Path) -> None:
+    assert (root / "completions" / FILES[shell]).read_text() == script(shell), "make completions"
+
+
+def test_bash_offers_our_commands_and_verbs(root: Path, tmp_path: Path) -> None:
+    text = (root / "completions" / FILES[Shell.bash]).read_text()
+    assert "fuse-lora" in offers(text, "", cwd=tmp_path)
+    assert {"fuse", "compare"} <= set(offers(text, "fuse-lora", "", cwd=tmp_path))
+    assert offers(text, "fuse-lora", "a", "b", "--device", "c", cwd=tmp_path) == ["cpu", "cuda"]
+    assert sorted(offers(text, "completion", "", cwd=tmp_path)) == ["bash", "fish", "zsh"]
+    (tmp_path / "my style.safetensors").touch()
+    assert offers(text, "fuse-lora", "-o", "my", cwd=tmp_path) == ["my style.safetensors"]
+    assert offers(text, "fuse-lora", "my", cwd=tmp_path) == ["my style.safetensors"]
+
+
+def test_bash_offers_the_options_that_help_names(root: Path, tmp_path: Path) -> None:
+    text = (root / "completions" / FILES[Shell.bash]).read_text()
+    for command in completion.tree().commands:
+        for verb in command.verbs:
+            words = [command.name, verb.name]
+            helped = subprocess.run(
+                [sys.executable, "-m", "nipstool", *words, "--help"],
+                env=os.environ | {"COLUMNS": "200", "TERM": "dumb"},
+                cwd=root,
+                capture_output=True,
+                text=True,
+                timeout=60,
+            )
+            named = re.findall(r"(?m)^ +(-\w)?(?:, )?(--[\w-]+)", helped.stdout)
+            expected = {name for pair in named for name in pair if name}
+            assert "--help" in expected, helped.stderr
+            assert set(offers(text, *words, "-", cwd=tmp_path)) == expected, words
+
+
+def test_a_plug_in_is_completed_and_a_broken_one_is_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "toaster.py").write_text("def toast(slices: int, brown: int = 3) -> None:\n    'Toast.'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    points = {"toast": EntryPoint("toast", "toaster:toast", "x"), "burnt": EntryPoint("burnt", "no_such:f", "x")}
+    monkeypatch.setattr(completion, "found", lambda: points)
+    text = script(Shell.bash)
+    assert offers(text, "", cwd=tmp_path) == ["toast"]
+    assert sorted(offers(text, "toast", "-", cwd=tmp_path)) == ["--brown", "--help", "-h"]
+    assert "burnt cannot be loaded" in capsys.readouterr().err

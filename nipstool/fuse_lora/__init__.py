@@ -1,7 +1,8 @@
 """NP-LoRA (arXiv 2511.11051): fuse LoRAs so that one does not write where the other reads.
 
 >>> from nipstool.fuse_lora import fuse
->>> fuse("subject.safetensors", ["style.safetensors"], "fused.safetensors", mu=0.5).totals.overlap  # doctest: +SKIP
+>>> fusion = fuse("subject.safetensors", ["style.safetensors"], "fused.safetensors", mu=0.5)  # doctest: +SKIP
+>>> fusion.totals.overlap  # doctest: +SKIP
 0.0066
 """
 

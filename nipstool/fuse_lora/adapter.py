@@ -51,7 +51,7 @@ class Adapter:
 
     def shapes(self, module: Module) -> dict[str, tuple[int, ...]]:
         """role -> shape of a module's tensors."""
-        return {role: tuple(self.reader.infos[key].shape) for role, key in module.keys.items()}
+        return {role: self.reader.infos[key].shape for role, key in module.keys.items()}
 
     def alpha(self, module: Module) -> float | None:
         """The module's alpha, so that its scale is alpha / r; None where the file says nothing (scale 1)."""
@@ -59,7 +59,9 @@ class Adapter:
             return _scalar(self.reader.read(module.keys["alpha"]), f"{self.label}: {module.keys['alpha']}")
         if module.algorithm != "lora":
             return None
-        return _configured_alpha(self.config, module.name, self.shapes(module)["down"][0])
+        # PEFT matches its patterns against the model's own names, diffusers against those without the component
+        name = module.name if "components" in self.config else module.stem.removeprefix("base_model.model.")
+        return _configured_alpha(self.config, name, self.shapes(module)["down"][0])
 
     def factors(
         self, module: Module, *, device: torch.device | str = "cpu", rank: int | None = None
@@ -79,10 +81,26 @@ class Adapter:
             rank=rank,
             name=f"{self.label}: {module.stem}",
         )
-        if module.swap_halves:
-            half = B.shape[0] // 2
-            B = B.roll(half, 0)
-        return B, A
+        return (swapped(B) if module.swap_halves else B), A
+
+    def bias(self, module: Module, rows: int) -> Tensor | None:
+        """The module's bias delta in float64, rows in the canonical order; None where it has none.
+
+        PEFT's lora_B.bias is scaled like the factors, kohya's diff_b is not.
+
+        Raises:
+            DataError: it does not have `rows` finite entries.
+        """
+        key = module.keys.get("bias")
+        if key is None:
+            return None
+        delta = self.reader.read(key).double().flatten()
+        if len(delta) != rows or not bool(delta.isfinite().all()):
+            raise DataError(f"{self.label}: {key}: expected {rows} finite numbers")
+        alpha = self.alpha(module)
+        if key.endswith(".bias") and alpha is not None:
+            delta = delta * (alpha / self.shapes(module)["down"][0])
+        return swapped(delta) if module.swap_halves else delta
 
     @property
     def base_model(self) -> str | None:
@@ -94,6 +112,11 @@ class Adapter:
 
 
 _ASIDE = ("alpha", "bias", "dora_scale")
+
+
+def swapped(rows: Tensor) -> Tensor:
+    """Rows with their two halves exchanged: (shift, scale) as the original code has it, or back."""
+    return rows.roll(len(rows) // 2, 0)
 
 
 def _scalar(tensor: Tensor, name: str) -> float:
@@ -188,7 +211,9 @@ def _configured_alpha(config: Mapping[str, Any], name: str, rank: int) -> float 
         config = config["components"].get(component, {})
     if "lora_alpha" not in config:
         return None
-    alpha = float(_by_pattern(config.get("alpha_pattern"), name, config["lora_alpha"]))
+    alpha = _by_pattern(config.get("alpha_pattern"), name, config["lora_alpha"])
+    if not isinstance(alpha, int | float) or not math.isfinite(alpha):
+        raise DataError(f"{name}: the adapter's config gives the alpha {alpha!r}, expected a number")
     return alpha * math.sqrt(rank) if config.get("use_rslora") else alpha
 
 

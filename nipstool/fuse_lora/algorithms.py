@@ -170,6 +170,8 @@ def fold_with_error(
             raise UsageError(
                 f"{prefix}the exact rank of this {algorithm} is {exact}, above {MAX_EXACT_RANK}: give --rank"
             )
+        if rank < 1:
+            raise UsageError(f"{prefix}rank is {rank}: expected at least 1")
         exact = min(exact, rank)
     B, A, error = {"lora": _fold_lora, "loha": _fold_loha, "lokr": _fold_lokr}[algorithm](w, exact)
     return B if scale == 1 else B * scale, A, error

@@ -19,6 +19,7 @@ from nipstool.fuse_lora.targets import Block, make_blocks
 from nipstool.fuse_lora.work import measure
 from nipstool.kit.files import sha256
 from nipstool.kit.progress import Progress, silent
+from nipstool.kit.runtime import available_threads
 
 
 @dataclass(frozen=True)
@@ -54,6 +55,7 @@ def compare(
     drop_dora: bool = False,
     allow_unknown: bool = False,
     device: str = "auto",
+    threads: int | None = None,
     progress: Progress = silent,
 ) -> Comparison:
     """Measure the interference of two LoRAs in both directions, and what every mu would do. See `fuse`."""
@@ -69,7 +71,7 @@ def compare(
         for step, pair in enumerate((adapters, adapters[::-1])):
             style = choose_style(pair, None, None)
             blocks: Sequence[Block] = make_blocks(make_units(pair), pair, style, damped=True)
-            job = Job(pair, how, style, "F32", where)
+            job = Job(pair, how, style, "F32", where, threads=threads or available_threads())
             shown = _half(progress, step)
             reports = tuple(measure(blocks, job, shown))
             found = totals(reports)

@@ -112,10 +112,12 @@ def _measure(
 
 
 def compose(block: Block, terms: Sequence[Terms]) -> list[tuple[Target, Tensor, Tensor, Tensor]]:
-    """The factors of a block's targets, before the precision of the output: (target, B, A, relative error).
+    """The factors of a block's targets, before the precision of the output: (target, B, A, error).
 
     Args:
         terms: of each of the block's units.
+
+    The errors of a rank limit are relative to the whole block: it has lost the root of the sum of their squares.
     """
     if block.joined:
         B, A = _joined(block, terms)
@@ -138,10 +140,20 @@ def _cut(block: Block, B: Tensor, A: Tensor) -> list[tuple[Target, Tensor, Tenso
     """The parts of a block. They keep one A where none is truncated, so that they can be joined again."""
     parts = B.split([t.shape[0] for t in block.targets], dim=-2)
     if any(t.rank < B.shape[-1] for t in block.targets):
-        return [_limit(t, part, A) for t, part in zip(block.targets, parts, strict=True)]
+        return _cut_and_limited(block, parts, A)
     balanced, A = np_lora.balance_shared(parts, A)
     zero = B.new_zeros(B.shape[:-2])
     return [(t, part, A, zero) for t, part in zip(block.targets, balanced, strict=True)]
+
+
+def _cut_and_limited(
+    block: Block, parts: Sequence[Tensor], A: Tensor
+) -> list[tuple[Target, Tensor, Tensor, Tensor]]:
+    """Each part down to its rank; the errors are shares of the whole block, so that their squares add up."""
+    limited = [_limit(t, part, A) for t, part in zip(block.targets, parts, strict=True)]
+    norms = torch.stack([np_lora.frobenius(part, A) for part in parts])
+    shares = norms / norms.norm(dim=0).clamp(min=torch.finfo(norms.dtype).tiny)
+    return [(t, B, A, error * share) for (t, B, A, error), share in zip(limited, shares, strict=True)]
 
 
 def _joined(block: Block, terms: Sequence[Terms]) -> Factors:
@@ -164,8 +176,8 @@ def _joined(block: Block, terms: Sequence[Terms]) -> Factors:
 
 
 def _at(rows: Sequence[int], member: int, B: Tensor) -> Tensor:
-    """B as the rows of one part of a joined block, zero in the others."""
+    """B as the rows of a joined block that begin with one part, zero in the others."""
     whole = B.new_zeros((*B.shape[:-2], sum(rows), B.shape[-1]))
     start = sum(rows[:member])
-    whole[..., start : start + rows[member], :] = B
+    whole[..., start : start + B.shape[-2], :] = B
     return whole

@@ -35,8 +35,10 @@ def collect_extras(
     saved_from: str | None,
     *,
     allow_unknown: bool,
-) -> list[Extra]:
+) -> tuple[list[Extra], list[str]]:
     """The extras of the output: saved weights (the content's, or as `saved_from` says), deltas summed.
+
+    Returns them, and the keys that are left out.
 
     Raises:
         DataError: two files bring different weights and nobody said which to keep, or the output's format has
@@ -46,6 +48,7 @@ def collect_extras(
         raise UsageError(f"--modules-to-save {saved_from}: expected content or style")
     saved = _by_key(adapters, "saved")
     additive = _by_key(adapters, "additive")
+    dropped = []
     for key, holders in {**saved, **additive}.items():
         holder = adapters[holders[0]]
         if holder.layout.format != style.format:
@@ -55,9 +58,9 @@ def collect_extras(
                 )
             saved.pop(key, None)
             additive.pop(key, None)
-    return [_saved(key, holders, adapters, saved_from) for key, holders in saved.items()] + [
-        _delta(key, holders, adapters, weights) for key, holders in additive.items()
-    ]
+            dropped.append(key)
+    kept = [_saved(key, holders, adapters, saved_from) for key, holders in saved.items()]
+    return kept + [_delta(key, holders, adapters, weights) for key, holders in additive.items()], dropped
 
 
 def _by_key(adapters: Sequence[Adapter], field: str) -> dict[str, list[int]]:

@@ -29,7 +29,7 @@ from nipstool.fuse_lora.writing import open_output
 from nipstool.kit.errors import UsageError
 from nipstool.kit.files import STDIO, check_output, is_stdio, sha256, spooled_input
 from nipstool.kit.progress import Progress, silent
-from nipstool.kit.runtime import choose_device
+from nipstool.kit.runtime import available_threads, choose_device
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,7 @@ def fuse(
     format: str | None = None,
     dtype: str | None = None,
     device: str = "auto",
+    threads: int | None = None,
     force: bool = False,
     progress: Progress = silent,
 ) -> Fusion:
@@ -90,6 +91,7 @@ def fuse(
         allow_unknown: leave out tensors that nobody can place instead of refusing.
         format: kohya, diffusers, peft or bfl; default the content's.
         dtype: float32, float16 or bfloat16; default the content's.
+        threads: modules computed side by side on the CPU; the result does not depend on it.
 
     Raises:
         DataError, InputMissingError, OutputError, UsageError: each with one line that names the file.
@@ -107,6 +109,7 @@ def fuse(
         format=format,
         dtype=dtype,
         device=device,
+        threads=threads,
         force=force,
         progress=progress,
     )
@@ -123,6 +126,7 @@ def convert(
     allow_unknown: bool = False,
     dtype: str | None = None,
     device: str = "auto",
+    threads: int | None = None,
     force: bool = False,
     progress: Progress = silent,
 ) -> Fusion:
@@ -137,6 +141,7 @@ def convert(
         format=format,
         dtype=dtype,
         device=device,
+        threads=threads,
         force=force,
         progress=progress,
     )
@@ -187,6 +192,7 @@ def run(
     format: str | None,
     dtype: str | None,
     device: str,
+    threads: int | None,
     force: bool,
     progress: Progress,
     drop_dora: bool = False,
@@ -207,11 +213,19 @@ def run(
         )
         units, left_out = _select(make_units(adapters, rank=limits.rank, match=len(adapters) > 1), limits)
         blocks = make_blocks(units, adapters, style, damped=how.damped)
-        job = Job(adapters, how, style, output_dtype(dtype, adapters[0].dtype), where, limits.rank)
+        job = Job(
+            adapters,
+            how,
+            style,
+            output_dtype(dtype, adapters[0].dtype),
+            where,
+            limits.rank,
+            threads or available_threads(),
+        )
         if limits.energy_rank is not None:
             blocks = [limit_energy(b, job, limits.energy_rank) for b in blocks]
         blocks = [mark_copy(b, job) for b in blocks]
-        extras = collect_extras(adapters, style, how.weights, saved_from, allow_unknown=allow_unknown)
+        extras, dropped = collect_extras(adapters, style, how.weights, saved_from, allow_unknown=allow_unknown)
         hashes = [sha256(a.path) for a in adapters]
         with open_output(output, blocks, extras, job, hashes, force=force) as out:
             reports = list(work(blocks, job, out, progress))
@@ -225,11 +239,17 @@ def run(
         totals=found,
         passed=tuple(u.name for u in units if len([s for s in u.sources if s]) == 1) if len(adapters) > 1 else (),
         left_out=tuple(left_out),
-        listed=tuple(key for a in adapters for key in a.layout.unknown),
+        listed=tuple(key for a in adapters for key in _left_aside(a)) + tuple(dropped),
         warnings=tuple(warnings_about(found, adapters, how.mu)) if len(adapters) > 1 else (),
         notes=tuple(_notes(adapters, style, extras)),
         inputs={a.label: h for a, h in zip(adapters, hashes, strict=True)},
     )
+
+
+def _left_aside(adapter: Adapter) -> list[str]:
+    """Keys that are read and not used because the user said so: unknown ones, and DoRA's scales."""
+    scales = [m.keys["dora_scale"] for m in adapter.layout.modules if "dora_scale" in m.keys]
+    return [*adapter.layout.unknown, *adapter.layout.refused_keys, *scales]
 
 
 def spool(inputs: Sequence[str | Path], stack: ExitStack) -> list[Path]:
@@ -260,13 +280,14 @@ def choose_style(adapters: Sequence[Adapter], format: str | None, rank: int | No
 def _own_style(adapters: Sequence[Adapter], format: str | None, rank: int | None) -> Style:
     """A family in no table keeps its own names; PEFT and lora_A/lora_B files differ by a prefix alone."""
     content = adapters[0].layout
-    own = content.format if content.format in ("kohya", "peft") else "diffusers"
+    flat = content.format in ("kohya", "onetrainer", "lycoris")
+    own = "kohya" if flat else content.format if content.format in ("peft", "bfl") else "diffusers"
     chosen = format or own
-    if (chosen != own and "kohya" in (chosen, own)) or chosen == "bfl":
+    if chosen != own and ("kohya" in (chosen, own) or chosen == "bfl"):
         raise UsageError(
             f"--format {chosen}: {adapters[0].label} is of no family in the tables and keeps its own names ({own})"
         )
-    prefix = content.prefix if chosen == content.format else "base_model.model." if chosen == "peft" else ""
+    prefix = content.prefix if chosen == own else "base_model.model." if chosen == "peft" else ""
     return Style("unknown", chosen, prefix, rank)
 
 

@@ -19,6 +19,7 @@ from nipstool.fuse_lora.projection import singular_values
 from nipstool.kit.errors import DataError, UsageError
 from nipstool.kit.files import sha256, spooled_input
 from nipstool.kit.progress import Progress, silent
+from nipstool.kit.runtime import torch_threads
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,7 @@ def inspect(path: str | Path, *, spectra: bool = True, progress: Progress = sile
     Args:
         spectra: compute norms and singular values too (reads every tensor).
     """
-    with spooled_input(path) as local, ExitStack() as stack, torch.inference_mode():
+    with spooled_input(path) as local, ExitStack() as stack, torch.inference_mode(), torch_threads(1):
         adapter = open_adapter(local, str(path))
         stack.enter_context(adapter.reader)
         modules = []
@@ -104,7 +105,10 @@ def inspect(path: str | Path, *, spectra: bool = True, progress: Progress = sile
 
 def _module(adapter: Adapter, module: Module, *, spectra: bool) -> ModuleFacts:
     shapes = adapter.shapes(module)
-    m, n, kernel = delta_shape(module.algorithm, shapes)
+    try:
+        m, n, kernel = delta_shape(module.algorithm, shapes)
+    except DataError as error:
+        raise DataError(f"{adapter.label}: {module.stem}: {error}") from error
     bad = _bad_values(adapter, module) if spectra else 0
     sigma = _spectrum(adapter, module) if spectra and not bad else ()
     energy = sum(s * s for s in sigma)

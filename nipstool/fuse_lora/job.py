@@ -14,7 +14,10 @@ from nipstool.fuse_lora.targets import Style
 
 @dataclass(frozen=True)
 class Job:
-    """The files, how they are merged, how the output is spelled, its dtype, the device, and a rank asked for."""
+    """The files, how they are merged, how the output is spelled, its dtype, the device, and a rank asked for.
+
+    threads: blocks that are computed side by side on the CPU.
+    """
 
     adapters: Sequence[Adapter]
     how: Merge
@@ -22,3 +25,4 @@ class Job:
     dtype: str
     device: torch.device
     rank: int | None = None
+    threads: int = 1

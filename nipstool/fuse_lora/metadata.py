@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from nipstool import __version__
 from nipstool.fuse_lora.adapter import Adapter
 from nipstool.fuse_lora.engine import Merge
+from nipstool.fuse_lora.extras import Extra
 from nipstool.fuse_lora.targets import Block, Style, Target
 
 HASHES = {"sshs_model_hash": 64, "sshs_legacy_hash": 8}  # key -> width in characters
@@ -40,8 +42,11 @@ def describe(
         hashes: sha256 of each input file.
     """
     metadata = {"format": "pt", **trigger_words(adapters), **_own(adapters, hashes, how)}
+    targets = [t for b in blocks for t in b.targets]
     if style.format == "kohya":
-        metadata |= _kohya([t for b in blocks for t in b.targets], adapters, style)
+        metadata |= _kohya(targets, adapters, style)
+    if style.format == "diffusers" and style.family != "unknown":
+        metadata |= diffusers_config(targets)
     if style.family in _ARCHITECTURES:
         metadata |= {
             "modelspec.sai_model_spec": "1.0.1",
@@ -137,34 +142,71 @@ def legacy_hash(read: Any, header_bytes: int) -> str:
         header_bytes: length of that file's header, its 8 length bytes included.
     """
     start = 0x100000 - header_bytes
-    data = read(max(start, 0), 0x10000 + min(start, 0))
+    data = read(max(start, 0), max(0x10000 + min(start, 0), 0))
     return hashlib.sha256(data).hexdigest()[:8]
 
 
-def peft_config(adapters: Sequence[Adapter], targets: Sequence[Target], names: Sequence[str]) -> dict[str, Any]:
-    """adapter_config.json of the fused adapter: the style's settings, exact ranks, alpha = rank.
+def peft_config(adapters: Sequence[Adapter], targets: Sequence[Target], extras: Sequence[Extra]) -> dict[str, Any]:
+    """adapter_config.json of the fused adapter: exact ranks, alpha = rank, all modules by their full names.
 
-    Args:
-        names: module names as the model calls them, one a target.
+    The other settings are those of the file whose full weights are kept (the task belongs to its head), else of
+    the first file that has any.
     """
-    configs = [dict(a.config) for a in adapters if "peft_type" in a.config]
-    base = dict(configs[-1]) if configs else {"peft_type": "LORA", "base_model_name_or_path": None, "bias": "none"}
-    ranks = Counter(t.rank for t in targets)
-    common = ranks.most_common(1)[0][0] if ranks else 1
-    pattern = {n: t.rank for n, t in zip(names, targets, strict=True) if t.rank != common}
+    kept = [adapters[e.sources[0][0]] for e in extras if e.weights is None]
+    configs = [dict(a.config) for a in [*kept, *adapters] if a.config_path is not None]
+    base = configs[0] if configs else {"base_model_name_or_path": None, "bias": "none"}
     saved = list(dict.fromkeys(m for c in configs for m in c.get("modules_to_save") or ()))
+    ranks = {t.stem.removeprefix("base_model.model."): t.rank for t in targets}
     return base | {
+        **_lora_config(ranks),
+        "peft_type": "LORA",
+        "use_rslora": False,
+        "use_dora": False,
+        "lora_bias": any(t.bias for t in targets),
+        "inference_mode": True,
+        "modules_to_save": saved or None,
+        "init_lora_weights": True,
+        # the names above are complete: what else chose modules has done its work
+        **dict.fromkeys(("layers_to_transform", "layers_pattern", "exclude_modules", "target_parameters")),
+    }
+
+
+def _lora_config(ranks: Mapping[str, int]) -> dict[str, Any]:
+    """The part of PEFT's LoraConfig that says which modules have which rank, at scale 1."""
+    common = Counter(ranks.values()).most_common(1)[0][0] if ranks else 1
+    # PEFT takes a name for the end of a longer one: 'proj_out' alone would mean every block's proj_out too
+    pattern = {n if "." in n else f"^{n}": r for n, r in ranks.items() if r != common}
+    names: list[str] | str = sorted(ranks)
+    if not all("." in n for n in ranks):
+        names = "|".join(re.escape(n) for n in sorted(ranks))
+    return {
         "r": common,
         "lora_alpha": common,
         "rank_pattern": pattern,
         "alpha_pattern": dict(pattern),
-        "use_rslora": False,
-        "use_dora": False,
-        "inference_mode": True,
-        "target_modules": sorted(names),
-        "modules_to_save": saved or None,
-        "init_lora_weights": True,
+        "target_modules": names,
     }
+
+
+def diffusers_config(targets: Sequence[Target]) -> dict[str, str]:
+    """The LoraConfig of each component as diffusers keeps it in a file's metadata, where ranks differ.
+
+    Without it several versions of diffusers take the first module's rank for everybody's alpha.
+    """
+    components: dict[str, dict[str, int]] = {}
+    for target in targets:
+        component, _, name = target.stem.partition(".")
+        # transformers has dropped this level from its CLIP; PEFT matches the end of a name
+        name = name.removeprefix("text_model.") if component.startswith("text_encoder") else name
+        components.setdefault(component, {})[name] = target.rank
+    if all(len(set(ranks.values())) == 1 for ranks in components.values()):
+        return {}
+    flat = {
+        f"{component}.{key}": value
+        for component, ranks in components.items()
+        for key, value in _lora_config(ranks).items()
+    }
+    return {"lora_adapter_metadata": json.dumps(flat, sort_keys=True)}
 
 
 def config_text(config: Mapping[str, Any]) -> str:

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from nipstool.fuse_lora.adapter import Adapter
+from nipstool.fuse_lora.adapter import Adapter, swapped
 from nipstool.fuse_lora.names import suffixes
+from nipstool.fuse_lora.plan import Source
 from nipstool.fuse_lora.targets import Block, Style, Target
-from nipstool.kit.errors import DataError, NipsError
+from nipstool.kit.errors import DataError
 from nipstool.kit.tensors import torch_dtype
 
 Spec = tuple[str, tuple[int, ...]]
@@ -64,7 +65,7 @@ def tensors_of(target: Target, B: Tensor, A: Tensor, style: Style, dtype: str) -
     """key, tensor of a target's factors B [m, r] and A [r, n], in the shapes and dtype of the output."""
     keys = keys_of(target, style)
     if target.swap_halves:
-        B = B.roll(target.shape[0] // 2, 0)
+        B = swapped(B)
     specs = specs_of(target, style, dtype)
     for role, tensor in (("down", A), ("up", B)):
         shape = specs[keys[role]][1]
@@ -76,19 +77,29 @@ def tensors_of(target: Target, B: Tensor, A: Tensor, style: Style, dtype: str) -
         yield keys["alpha"], torch.tensor(float(target.rank), dtype=torch.float32)
 
 
-def bias_of(block: Block, adapters: Sequence[Adapter], weights: Sequence[float]) -> Tensor:
-    """The weighted sum of the bias deltas of a block's unit."""
-    (unit,) = block.units
-    total = None
-    for adapter, weight, source in zip(adapters, weights, unit.sources, strict=True):
-        if source is None or "bias" not in source.module.keys:
-            continue
-        if source.rows is not None or len(block.targets) > 1:
-            raise NipsError(f"{unit.name}: bias deltas of a block that is cut are not supported")
-        delta = weight * adapter.reader.read(source.module.keys["bias"]).double()
-        total = delta if total is None else total + delta
-    assert total is not None
-    return total
+def biases_of(
+    block: Block, adapters: Sequence[Adapter], weights: Sequence[float], style: Style
+) -> dict[str, Tensor]:
+    """key -> the weighted sum of the bias deltas, of each target of a block that has one."""
+    if not any(target.bias for target in block.targets):
+        return {}
+    total = torch.zeros(sum(t.shape[0] for t in block.targets), dtype=torch.float64)
+    for index, unit in enumerate(block.units):
+        start = sum(block.rows[: block.members[index]]) if block.joined else 0
+        for adapter, weight, source in zip(adapters, weights, unit.sources, strict=True):
+            delta = None if source is None else _bias_rows(adapter, source)
+            if delta is not None:
+                total[start : start + len(delta)] += weight * delta
+    parts = total.split([t.shape[0] for t in block.targets])
+    return {
+        keys_of(target, style)["bias"]: swapped(part) if target.swap_halves else part
+        for target, part in zip(block.targets, parts, strict=True)
+    }
+
+
+def _bias_rows(adapter: Adapter, source: Source) -> Tensor | None:
+    delta = adapter.bias(source.module, source.shape[0])
+    return delta if delta is None or source.rows is None else delta[slice(*source.rows)]
 
 
 def copied(target: Target, block: Block, style: Style) -> dict[str, str]:
@@ -110,6 +121,8 @@ def may_copy(target: Target, block: Block, adapters: Sequence[Adapter], style: S
     module = source.module
     plain = module.algorithm == "lora" and not set(module.keys) - {"down", "up", "alpha", "bias"}
     if not plain or source.rows is not None or module.swap_halves != target.swap_halves:
+        return False
+    if adapter.shapes(module)["down"][0] != target.rank:  # more rows than the matrix has rank
         return False
     if any(adapter.reader.infos[module.keys[role]].dtype != dtype for role in ("down", "up")):
         return False

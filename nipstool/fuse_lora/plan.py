@@ -8,6 +8,7 @@ changes the result; this rule makes it a function of the inputs alone.)
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,10 +20,11 @@ from nipstool.kit.errors import DataError, UsageError
 
 @dataclass(frozen=True)
 class Source:
-    """What one file brings to a unit: a module, and which rows of its B (all where None)."""
+    """What one file brings to a unit: a module (out, in * kernel), and which rows of its B (all where None)."""
 
     module: Module
     rank: int
+    shape: tuple[int, int]
     rows: tuple[int, int] | None = None
 
 
@@ -133,9 +135,33 @@ def _unit(parts: tuple[str, ...], module: Module, files: Sequence[_Holders], ada
     pieces = [_piece(file.get(parts[0]), parts) for file in files]
     shapes = {a.label: (sum(p.rows), p.shape[1]) for a, p in zip(adapters, pieces, strict=True) if p is not None}
     _check_shapes(name, shapes)
-    first = next(p for p in pieces if p is not None)
-    sources = tuple(p and Source(p.module, p.rank, p.cut) for p in pieces)
-    return Unit(name, parts, first.rows, first.shape[1], first.kernel, sources)
+    found = [p for p in pieces if p is not None]
+    sources = tuple(p and Source(p.module, p.rank, p.shape, p.cut) for p in pieces)
+    kernel = _kernel(name, found, any(a.layout.family == "sd15" for a in adapters))
+    return Unit(name, parts, found[0].rows, found[0].shape[1], kernel, sources)
+
+
+_CONV_3x3 = re.compile(r"^unet\.(?:.+\.)?(?:conv[12]|conv_in|conv_out|(?:down|up)samplers\.\d+\.conv)$")
+_CONV_1x1 = re.compile(r"^unet\..+\.conv_shortcut$")
+_CONV_1x1_SD15 = re.compile(r"^unet\..+\.proj_(?:in|out)$")  # later UNets have linear layers there
+
+
+def _kernel(name: str, found: Sequence[_Seen], sd15: bool) -> tuple[int, ...]:
+    """The kernel of the convolution a unit is, () for a linear layer.
+
+    A LoHa or LoKr of a convolution is stored flattened: its kernel is known from another file or by its name.
+    """
+    kernels = {p.kernel for p in found if p.kernel}
+    if len(kernels) > 1:
+        raise DataError(f"{name}: shapes do not meet: kernels {' and '.join(map(str, map(list, kernels)))}")
+    if kernels:
+        return kernels.pop()
+    if all(p.module.algorithm != "lora" for p in found):
+        if _CONV_3x3.match(name):
+            return (3, 3)
+        if _CONV_1x1.match(name) or (sd15 and _CONV_1x1_SD15.match(name)):
+            return (1, 1)
+    return ()
 
 
 def _piece(seen: _Seen | None, parts: tuple[str, ...]) -> _Seen | None:

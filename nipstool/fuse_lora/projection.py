@@ -319,7 +319,7 @@ def interference(content: Factors | ThinSVD, V: Tensor, style: Factors | ThinSVD
     return Interference(
         norm_c=norm_c,
         norm_s=norm_s,
-        cosine=_ratio(product, norm_c * norm_s),
+        cosine=_ratio(product, norm_c * norm_s).clamp(-1, 1),
         overlap=overlap,
         chance=chance,
         ratio=_ratio(overlap, chance),

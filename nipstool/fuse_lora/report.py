@@ -259,8 +259,8 @@ def grid(
 ) -> tuple[list[str], list[str], list[list[float | None]]]:
     """Blocks x kinds of an energy-weighted share: (rows, columns, values), None where nothing meets."""
     met = [r for r in reports if r.overlap is not None]
-    rows = list(dict.fromkeys(r.block for r in met))
-    columns = list(dict.fromkeys(r.kind for r in met))
+    rows = sorted({r.block for r in met}, key=natural)
+    columns = sorted({r.kind for r in met}, key=natural)
     sums: dict[tuple[str, str], list[float]] = {}
     for r in met:
         cell = sums.setdefault((r.block, r.kind), [0.0, 0.0])
@@ -269,6 +269,11 @@ def grid(
         cell[1] += weight
     values = [[_share(sums.get((row, column))) for column in columns] for row in rows]
     return rows, columns, values
+
+
+def natural(name: str) -> list[tuple[int, int | str]]:
+    """Sort key by which h.2 comes before h.10."""
+    return [(0, int(word)) if word.isdigit() else (1, word) for word in re.findall(r"\d+|\D+", name)]
 
 
 def _share(cell: list[float] | None) -> float | None:

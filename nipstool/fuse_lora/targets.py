@@ -34,7 +34,7 @@ class Block:
     """Units and the targets they become: one to one, one block cut into parts, or parts joined to one block.
 
     rows: the output rows of each part of a joined block, also of parts that no file has.
-    members: for a joined block, which part each unit is.
+    members: for a joined block, which part each unit is, or begins with.
     shared: for a joined block, per file, whether one copy of A serves all parts.
     """
 
@@ -75,8 +75,8 @@ def make_blocks(units: Sequence[Unit], adapters: Sequence[Adapter], style: Style
     joined: dict[str, list[Unit]] = {}
     native = native_fused(style.format, style.family)
     for unit in units:
-        fusion = fusion_of(unit.name, style.family) if native and len(unit.parts) == 1 else None
-        if fusion is not None:
+        fusion = fusion_of(unit.parts[0], style.family) if native else None
+        if fusion is not None and fusion[1] != unit.parts:
             group = joined.setdefault(fusion[0], [])
             if not group:
                 blocks.append(Block((), (), members=(0,)))  # keeps the place; filled below
@@ -127,10 +127,10 @@ def _cut(unit: Unit, style: Style) -> tuple[Target, ...]:
 
 def _join(units: list[Unit], target: Target, adapters: Sequence[Adapter], style: Style, *, damped: bool) -> Block:
     """Parts as one block: B block-diagonal, A stacked, one copy of an A that the parts share."""
-    fusion = fusion_of(units[0].name, style.family)
+    fusion = fusion_of(units[0].parts[0], style.family)
     assert fusion is not None
-    present = {unit.parts[0]: unit for unit in units}
-    rows = tuple(present[p].rows[0] if p in present else _rows_of_absent(p, units[0].columns) for p in fusion[1])
+    heights = {part: rows for unit in units for part, rows in zip(unit.parts, unit.rows, strict=True)}
+    rows = tuple(heights.get(part) or _rows_of_absent(part, units[0].columns) for part in fusion[1])
     members = tuple(fusion[1].index(unit.parts[0]) for unit in units)
     shared = tuple(
         _shares_A(adapters[i], [u.sources[i] for u in units])
@@ -139,7 +139,8 @@ def _join(units: list[Unit], target: Target, adapters: Sequence[Adapter], style:
     )
     shape = (sum(rows), units[0].columns)
     rank = min(sum(_rank_in(units, i, one) for i, one in enumerate(shared)), *shape)
-    whole = replace(target, shape=shape, rank=_limited(rank, style))
+    bias = any(s is not None and "bias" in s.module.keys for unit in units for s in unit.sources)
+    whole = replace(target, shape=shape, rank=_limited(rank, style), bias=bias)
     return Block(tuple(units), (whole,), rows, members, shared)
 
 
@@ -162,7 +163,8 @@ def _shares_A(adapter: Adapter, sources: Sequence[Source | None]) -> bool:
         return True
     if any(s.module.algorithm != "lora" or "mid" in s.module.keys for s in found):
         return False
-    if len({s.rank for s in found}) > 1:
+    # an A of more rows than its part has is recompressed, part by part
+    if any(s.rank != adapter.shapes(s.module)["down"][0] for s in found):
         return False
     first, *others = (adapter.reader.read_bytes(s.module.keys["down"]) for s in found)
     return all(other == first for other in others)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from nipstool.fuse_lora.engine import Measured, Terms, compose, load, merge, stack
 from nipstool.fuse_lora.job import Job
-from nipstool.fuse_lora.output import bias_of, copied, keys_of, may_copy, tensors_of
+from nipstool.fuse_lora.output import biases_of, copied, may_copy, tensors_of
 from nipstool.fuse_lora.projection import concatenate, frobenius, rank_for_energy, singular_values
 from nipstool.fuse_lora.report import ModuleReport, module_report
 from nipstool.fuse_lora.targets import Block
 from nipstool.fuse_lora.writing import Output
 from nipstool.kit.progress import Progress
+from nipstool.kit.runtime import in_order, torch_threads
 
 BATCH = 32  # blocks of one shape that go to an accelerator together
 _NO_LIMIT = 1 << 30
@@ -41,22 +44,37 @@ def limit_energy(block: Block, job: Job, energy: float) -> Block:
 def work(blocks: Sequence[Block], job: Job, out: Output, progress: Progress) -> Iterator[ModuleReport]:
     """Compute and write every block; yields the reports of its units."""
     done = 0
-    for batch in batches(blocks, BATCH if job.device.type == "cuda" else 1):
-        yield from _write_batch(batch, job, out)
-        done += len(batch)
+    for size, tensors, reports in _side_by_side(_fuse_batch, blocks, job):
+        for key, tensor in tensors:
+            out.write(key, tensor)
+        yield from reports
+        done += size
         progress(done, len(blocks))
 
 
 def measure(blocks: Sequence[Block], job: Job, progress: Progress) -> Iterator[ModuleReport]:
     """The reports alone: nothing is written."""
     done = 0
-    for batch in batches(blocks, BATCH if job.device.type == "cuda" else 1):
-        _, measures, plain = _terms(batch, job, measure=True)
-        for index, block in enumerate(batch):
-            for place, (measured, norm) in enumerate(zip(measures, plain, strict=True)):
-                yield module_report(block, index, place, measured, 0.0, float(norm[index]))
-        done += len(batch)
+    for size, _, reports in _side_by_side(_measure_batch, blocks, job):
+        yield from reports
+        done += size
         progress(done, len(blocks))
+
+
+Made = tuple[int, list[tuple[str, Tensor]], list[ModuleReport]]
+"""Of a batch: its number of blocks, the tensors to write by key, the reports of its units."""
+
+
+def _side_by_side(
+    work: Callable[[Sequence[Block], Job], Made], blocks: Sequence[Block], job: Job
+) -> Iterator[Made]:
+    def compute(batch: Sequence[Block]) -> Made:
+        with torch.inference_mode():  # a setting of the thread, not of the process
+            return work(batch, job)
+
+    on_gpu = job.device.type == "cuda"
+    with torch_threads(1):
+        yield from in_order(compute, batches(blocks, BATCH if on_gpu else 1), 1 if on_gpu else job.threads)
 
 
 def batches(blocks: Sequence[Block], size: int) -> Iterator[list[Block]]:
@@ -100,29 +118,41 @@ def _norm(terms: Terms) -> Tensor:
     return frobenius(*concatenate([(1.0, B, A) for _, B, A in terms]))
 
 
-def _write_batch(batch: Sequence[Block], job: Job, out: Output) -> Iterator[ModuleReport]:
+def _measure_batch(batch: Sequence[Block], job: Job) -> Made:
+    _, measures, plain = _terms(batch, job, measure=True)
+    reports = [
+        module_report(block, index, place, measured, 0.0, float(norm[index]))
+        for index, block in enumerate(batch)
+        for place, (measured, norm) in enumerate(zip(measures, plain, strict=True))
+    ]
+    return len(batch), [], reports
+
+
+def _fuse_batch(batch: Sequence[Block], job: Job) -> Made:
     if batch[0].targets[0].verbatim is not None:
-        yield from (_copy(block, job, out) for block in batch)
-        return
+        return _copy(batch[0], job)
     terms, measures, plain = _terms(batch, job, measure=True)
     composed = compose(batch[0], terms)
+    tensors, reports = [], []
     for index, block in enumerate(batch):
-        errors = [float(error[index]) for _, _, _, error in composed]
+        error = math.hypot(*(float(lost[index]) for _, _, _, lost in composed))
         for target, (_, B, A, _) in zip(block.targets, composed, strict=True):
-            for key, tensor in tensors_of(target, B[index], A[index], job.style, job.dtype):
-                out.write(key, tensor)
-            if target.bias:
-                out.write(keys_of(target, job.style)["bias"], bias_of(block, job.adapters, job.how.weights))
-        for place, (measured, norm) in enumerate(zip(measures, plain, strict=True)):
-            yield module_report(block, index, place, measured, max(errors), float(norm[index]))
+            tensors += tensors_of(target, B[index], A[index], job.style, job.dtype)
+        tensors += biases_of(block, job.adapters, job.how.weights, job.style).items()
+        reports += [
+            module_report(block, index, place, measured, error, float(norm[index]))
+            for place, (measured, norm) in enumerate(zip(measures, plain, strict=True))
+        ]
+    return len(batch), tensors, reports
 
 
-def _copy(block: Block, job: Job, out: Output) -> ModuleReport:
+def _copy(block: Block, job: Job) -> Made:
     (target,) = block.targets
     assert target.verbatim is not None
     adapter = job.adapters[target.verbatim]
-    for key, name in copied(target, block, job.style).items():
-        out.write(key, adapter.reader.read(name))
+    names = copied(target, block, job.style)
+    tensors = [(key, adapter.reader.read(name)) for key, name in names.items()]
     source = block.units[0].sources[target.verbatim]
     assert source is not None
-    return module_report(block, 0, 0, None, 0.0, float(frobenius(*adapter.factors(source.module))))
+    norm = float(frobenius(*adapter.factors(source.module)))
+    return 1, tensors, [module_report(block, 0, 0, None, 0.0, norm)]

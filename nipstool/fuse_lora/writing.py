@@ -16,6 +16,7 @@ from nipstool.fuse_lora.metadata import HASHES, config_text, describe, legacy_ha
 from nipstool.fuse_lora.output import Spec, copied, specs_of
 from nipstool.fuse_lora.targets import Block
 from nipstool.kit.files import AtomicFile, AtomicFolder
+from nipstool.kit.parts import told_as
 from nipstool.kit.tensors import TensorWriter, encode_header, torch_dtype
 
 PEFT_FILES = ("adapter_model.safetensors", "adapter_config.json")
@@ -51,11 +52,10 @@ def open_output(
         with AtomicFile(output, force=force) as file:
             yield from _fill(file.file, specs, metadata, extras, job)
         return
-    with AtomicFolder(output, force=force) as folder:
+    with AtomicFolder(output, force=force) as folder, told_as(str(output)):
         with open(folder / PEFT_FILES[0], "w+b") as file:
             yield from _fill(file, specs, metadata, extras, job)
-        targets = [t for b in blocks for t in b.targets]
-        config = peft_config(job.adapters, targets, [t.stem.removeprefix(job.style.prefix) for t in targets])
+        config = peft_config(job.adapters, [t for b in blocks for t in b.targets], extras)
         (folder / PEFT_FILES[1]).write_text(config_text(config), encoding="utf-8")
 
 

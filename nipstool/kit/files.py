@@ -112,7 +112,7 @@ def check_output(
     if is_stdio(path):
         return _check_stdout(folder=folder, binary=binary)
     path = os.fspath(path)
-    if "\0" in path:
+    if not path or "\0" in path or (path.endswith(os.sep) and not folder):
         raise OutputError(f"{path!r}: is no file name")
     with told_as(path):
         found = os.stat(path) if os.path.exists(path) else None

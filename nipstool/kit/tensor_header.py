@@ -115,8 +115,9 @@ class Header:
 def read_header(path: StrPath) -> Header:
     """The header of a safetensors file.
 
-    Accepts what the reference reader accepts, except a key that occurs twice. Raises InputMissingError where the
-    file cannot be read, and DataError with what is wrong, or what the file is instead.
+    Accepts what the reference reader accepts, save a key that occurs twice (the reference takes one of them) and
+    entries spelled in ways that no writer uses (a list for an object). Raises InputMissingError where the file
+    cannot be read, and DataError with what is wrong, or what the file is instead.
     """
     descriptor = open_file(path)
     try:
@@ -265,7 +266,7 @@ def _check_ranges(infos: list[TensorInfo], data_start: int, size: int) -> None:
     place = data_start
     for info in infos:
         if info.start != place:
-            fault = f"overlaps another by {place - info.start}" if info.start < place else "leaves a hole of"
+            fault = "overlaps another by" if info.start < place else "leaves a hole of"
             raise ValueError(f"tensor {_shown(info.name)} {fault} {abs(info.start - place)} bytes")
         place = info.end
     if place > size:

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO, Self
@@ -54,7 +54,7 @@ __all__ = [
 INDEX_SUFFIX = ".safetensors.index.json"
 # files that hold weights: not copied beside rewritten ones, which they would contradict
 _WEIGHTS = {".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".onnx", ".gguf", ".tflite", ".ot"}
-_PIECE = 16 << 20
+_PIECE = 4 << 20
 
 
 def torch_dtype(name: str) -> torch.dtype:
@@ -250,7 +250,8 @@ class TensorWriter:
             raise ValueError(f"{name}: announced {self._specs.get(name)}, given {found}")
         self._begin(name)
         for piece in _pieces(tensor.detach()):
-            flat = piece.cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
+            # as_strided: a contiguous tensor of one element may have any stride, which view() does not take
+            flat = piece.as_strided((piece.numel(),), (1,))
             self._file.write(flat.view(torch.uint8).numpy().data)
         del self._missing[name]
 
@@ -301,12 +302,18 @@ class TensorWriter:
             raise ValueError(f"{len(self._missing)} tensors not written, {next(iter(self._missing))!r} first")
 
 
-def _pieces(tensor: Tensor) -> Iterable[Tensor]:
-    """The tensor, cut along its first axis where that saves a whole copy of it."""
-    if tensor.dim() == 0 or (tensor.is_contiguous() and tensor.device.type == "cpu"):
-        return [tensor]
-    row = max(1, tensor[:1].nbytes)
-    return tensor.split(max(1, _PIECE // row)) if tensor.numel() else []
+def _pieces(tensor: Tensor) -> Iterator[Tensor]:
+    """The tensor in plain memory: itself, or else row by row through one small buffer, never a whole copy."""
+    import torch
+
+    if tensor.is_contiguous() and tensor.device.type == "cpu" and not (tensor.is_conj() or tensor.is_neg()):
+        yield tensor
+        return
+    tensor = tensor if tensor.dim() else tensor[None]
+    rows = max(1, _PIECE // max(1, tensor[0].nbytes))
+    buffer = torch.empty((min(rows, len(tensor)), *tensor.shape[1:]), dtype=tensor.dtype)
+    for part in tensor.split(rows):
+        yield buffer[: len(part)].copy_(part)
 
 
 def rewrite(

@@ -1,13 +1,10 @@
-"""An output is the old one or the whole new one, whatever happens in between."""
+"""An output file is the old one or the whole new one, whatever happens in between."""
 
 import errno
 import io
 import os
-import signal
 import stat
-import subprocess
 import sys
-import textwrap
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -23,34 +20,19 @@ from nipstool.kit.errors import (
 )
 from nipstool.kit.files import (
     AtomicFile,
-    AtomicFolder,
     write_text,
 )
 
 
 class Stream:
-    """Stands for sys.stdin or sys.stdout: bytes behind `buffer`, a terminal or not."""
+    """Stands for sys.stdout: bytes behind `buffer`."""
 
-    def __init__(self, data: bytes = b"", *, tty: bool = False):
-        self.buffer = io.BytesIO(data)
+    def __init__(self) -> None:
+        self.buffer = io.BytesIO()
         self.closed = False
-        self._tty = tty
-
-    def isatty(self) -> bool:
-        return self._tty
 
     def flush(self) -> None:
         pass
-
-
-def run_python(code: str, *args: str, **options) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code), *args],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        **options,
-    )
 
 
 def names(folder: Path) -> set[str]:
@@ -65,26 +47,11 @@ def write(path, data: bytes, *, force: bool = False, meanwhile: Callable[[], obj
         meanwhile()
 
 
-def fill(part: Path, text: str) -> None:
-    (part / "sub").mkdir()
-    (part / "a").write_text(text)
-    (part / "sub" / "b").write_text(text)
-
-
-def make(path, text: str, *, force: bool = False, meanwhile: Callable[..., object] = lambda: None, **options):
-    with AtomicFolder(path, force=force) as part:
-        fill(part, text)
-        meanwhile(**options)
-
-
 def fail_with(error: type[BaseException]) -> Callable[[], object]:
     def fail() -> None:
         raise error
 
     return fail
-
-
-# AtomicFile
 
 
 def test_the_file_is_seekable_readable_and_appears_at_the_end_alone(tmp_path):
@@ -238,28 +205,6 @@ def test_failures_of_standard_output(monkeypatch):
         write_text("-", "x", force=False)
 
 
-def test_a_file_that_may_not_grow_is_one_line_and_leaves_nothing(tmp_path):
-    code = """
-        import resource, sys
-        from nipstool.kit.errors import OutputError
-        from nipstool.kit.files import AtomicFile
-        resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
-        for force in (False, True):
-            try:
-                with AtomicFile(sys.argv[1], force=force) as out:
-                    out.file.write(b"x" * 40_000)
-                    out.file.write(b"x" * 40_000)
-            except OutputError as error:
-                print(error)
-            open(sys.argv[1], "w").close()
-    """
-    done = run_python(code, str(tmp_path / "out"))
-    assert done.returncode == 0
-    assert done.stderr == ""  # closing the file must not try, and fail, once more
-    assert done.stdout.splitlines() == [f"{tmp_path / 'out'}: cannot be written: File too large"] * 2
-    assert names(tmp_path) == {"out"}
-
-
 def test_a_failure_of_another_file_is_not_told_as_ours(tmp_path):
     with (
         pytest.raises(OSError, match="No space left") as caught,
@@ -268,114 +213,6 @@ def test_a_failure_of_another_file_is_not_told_as_ours(tmp_path):
     ):
         other.write(b"x")
     assert not isinstance(caught.value, NipsError)
-
-
-HOLD = """
-    import sys
-    from nipstool.kit.files import AtomicFile, AtomicFolder
-    kind = AtomicFolder if sys.argv[2] == "folder" else AtomicFile
-    with kind(sys.argv[1], force=True):
-        print("held", flush=True)
-        sys.stdin.read()
-"""
-
-
-@pytest.mark.parametrize("kind", ["file", "folder"])
-def test_two_runs_on_one_output(tmp_path, kind):
-    out = tmp_path / "out"
-    other = AtomicFolder if kind == "folder" else AtomicFile
-    holder = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(HOLD), str(out), kind],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert holder.stdout is not None
-    assert holder.stdout.readline() == "held\n"
-    with pytest.raises(BusyError, match="another run"), other(out):
-        pass
-    with other(tmp_path / "out2"):
-        pass
-    holder.communicate("")
-    assert holder.returncode == 0
-    assert out.exists()
-    with other(out, force=True):
-        pass
-    assert names(tmp_path) == {"out", "out2"}
-
-
-RACE = """
-    import sys, time
-    from nipstool.kit.errors import BusyError
-    from nipstool.kit.files import AtomicFile
-    end, mine = time.monotonic() + 1.5, sys.argv[2].encode() * 5000
-    done = 0
-    while time.monotonic() < end:
-        try:
-            with AtomicFile(sys.argv[1], force=True) as out:
-                for i in range(0, 5000, 500):
-                    out.file.write(mine[i : i + 500])
-                    out.file.flush()
-            done += 1
-        except BusyError:
-            pass
-    print(done)
-"""
-
-
-def test_runs_that_race_never_mix(tmp_path):
-    out = tmp_path / "out"
-    runs = [
-        subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(RACE), str(out), letter],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for letter in "abc"
-    ]
-    seen = set()
-    while any(run.poll() is None for run in runs):
-        if out.exists():
-            seen.add(out.read_bytes())
-    assert seen <= {b"a" * 5000, b"b" * 5000, b"c" * 5000}
-    ends = [run.communicate() for run in runs]
-    assert [error for _, error in ends] == ["", "", ""]
-    assert sum(int(done) for done, _ in ends) > 3
-    assert names(tmp_path) == {"out"}
-
-
-KILLED = """
-    import sys
-    from nipstool.kit.files import AtomicFile
-    size = 1 << 16
-    for round in range(10**6):
-        with AtomicFile(sys.argv[1], force=True) as out:
-            for _ in range(16):
-                out.file.write(bytes([round % 256]) * size)
-                out.file.flush()
-        if round == 0:
-            print("started", flush=True)
-"""
-
-
-def test_kill_9_leaves_one_whole_output(tmp_path):
-    out = tmp_path / "out"
-    for delay in (0.0, 0.003, 0.011, 0.02, 0.037):
-        run = subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(KILLED), str(out)], stdout=subprocess.PIPE, text=True
-        )
-        assert run.stdout is not None
-        assert run.stdout.readline() == "started\n"
-        threading.Event().wait(delay)
-        run.send_signal(signal.SIGKILL)
-        run.communicate()
-        data = out.read_bytes()
-        assert len(data) == 1 << 20
-        assert len(set(data)) == 1
-    with AtomicFile(out, force=True) as atomic:
-        atomic.file.write(b"next run")
-    assert names(tmp_path) == {"out"}
 
 
 def test_a_run_whose_part_was_taken_over_does_not_publish_it(tmp_path):
@@ -400,91 +237,3 @@ def test_a_file_system_without_locks_is_written_all_the_same(tmp_path, monkeypat
 def test_a_name_too_long_is_one_line(tmp_path):
     with pytest.raises(OutputError, match="File name too long"):
         write_text(tmp_path / ("n" * 255), "x", force=False)
-
-
-# AtomicFolder
-
-
-def test_a_folder_appears_whole(tmp_path):
-    out = tmp_path / "out"
-    with AtomicFolder(out) as part:
-        fill(part, "new")
-        assert not out.exists()
-        assert part.parent == tmp_path
-    assert (out / "sub" / "b").read_text() == "new"
-    assert names(tmp_path) == {"out"}
-
-
-def test_an_empty_folder_is_replaced_and_a_full_one_with_force(tmp_path, monkeypatch):
-    out = tmp_path / "out"
-    out.mkdir(mode=0o750)
-    with AtomicFolder(out) as part:
-        fill(part, "one")
-    assert stat.S_IMODE(out.stat().st_mode) == 0o750
-    with pytest.raises(OutputError), AtomicFolder(out):
-        pass
-    (out / "extra").touch()
-    for text in ("two", "three"):
-        with AtomicFolder(out, force=True) as part:
-            fill(part, text)
-        assert names(out) == {"a", "sub"}
-        assert (out / "a").read_text() == text
-        assert names(tmp_path) == {"out"}
-        monkeypatch.setattr(parts, "_renameat2", lambda *_: False)
-
-
-def test_a_failing_block_leaves_the_old_folder(tmp_path):
-    out = tmp_path / "out"
-    make(out, "old")
-    with pytest.raises(KeyboardInterrupt):
-        make(out, "new", force=True, meanwhile=fail_with(KeyboardInterrupt))
-    assert (out / "sub" / "b").read_text() == "old"
-    assert names(tmp_path) == {"out"}
-
-
-def test_a_folder_filled_meanwhile_stays(tmp_path):
-    out = tmp_path / "out"
-    with pytest.raises(OutputError, match="meanwhile"):
-        make(out, "ours", meanwhile=(out / "theirs").mkdir, parents=True)
-    assert names(out) == {"theirs"}
-    assert names(tmp_path) == {"out"}
-
-
-def test_the_old_folder_comes_back_when_the_second_step_fails(tmp_path, monkeypatch):
-    out = tmp_path / "out"
-    with AtomicFolder(out) as part:
-        fill(part, "old")
-    rename, calls = os.rename, []
-
-    def failing(source, target):
-        calls.append(target)
-        if len(calls) == 3:  # the first finds the folder full, the second moves it aside
-            raise OSError(errno.EIO, "a broken disk")
-        rename(source, target)
-
-    monkeypatch.setattr(parts, "_renameat2", lambda *_: False)
-    monkeypatch.setattr(os, "rename", failing)
-    with pytest.raises(OutputError, match="broken disk"), AtomicFolder(out, force=True) as part:
-        fill(part, "new")
-    assert (out / "a").read_text() == "old"
-    assert names(tmp_path) == {"out"}
-
-
-def test_the_part_folder_of_a_dead_run_is_removed(tmp_path):
-    (tmp_path / ".out.part").mkdir()
-    fill(tmp_path / ".out.part", "stale")
-    (tmp_path / ".out.part.lock").touch()
-    with AtomicFolder(tmp_path / "out") as part:
-        assert names(part) == set()
-        (part / "x").touch()
-    assert names(tmp_path / "out") == {"x"}
-    assert names(tmp_path) == {"out"}
-
-
-def test_a_part_that_links_to_a_folder_is_not_emptied(tmp_path):
-    (tmp_path / "precious").mkdir()
-    fill(tmp_path / "precious", "kept")
-    (tmp_path / ".out.part").symlink_to(tmp_path / "precious")
-    with AtomicFolder(tmp_path / "out") as part:
-        (part / "x").touch()
-    assert (tmp_path / "precious" / "a").read_text() == "kept"

@@ -123,8 +123,10 @@ def test_an_output_without_a_place(tmp_path):
     for out in (tmp_path / "no" / "out", tmp_path / "file" / "out"):
         with pytest.raises(OutputError, match="does not exist"):
             check_output(out, force=True)
-    with pytest.raises(OutputError):
-        check_output("nu\0ll", force=True)
+    for out in ("nu\0ll", "", f"{tmp_path}/new/"):
+        with pytest.raises(OutputError, match="no file name"):
+            check_output(out, force=True)
+    check_output(f"{tmp_path}/new/", force=True, folder=True)
 
 
 def test_a_folder_where_a_file_is_meant_and_the_reverse(tmp_path):

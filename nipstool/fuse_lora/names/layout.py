@@ -52,7 +52,7 @@ class Layout:
 
     family: 'sd15', 'sd2', 'sdxl', 'sd3', 'flux', 'wan', 'qwen-image', 'anima' or 'unknown'.
     format: that of most modules: 'kohya', 'diffusers', 'diffusers-old', 'attn-procs', 'peft', 'bfl' (the original
-        code's names, under 'diffusion_model.' or bare), 'xlabs', 'onetrainer', 'lycoris'; 'unknown' without modules.
+        code's names, under 'diffusion_model.' or bare), 'xlabs', 'onetrainer', 'lycoris'; 'unknown' of no modules.
     modules: in the order of the file.
     additive: full deltas, summed and never projected. saved: full weights that replace the model's.
     unknown: keys that have no place. refused: (what cannot be fused, an example key).
@@ -158,14 +158,14 @@ def _swapped(reading: Reading, patterns: Collection[str], size: Widths) -> bool:
 
 
 def _format(stem: Stem, style: str, reading: Reading | None) -> str:
-    if stem.kind in ("kohya", "onetrainer", "lycoris", "peft"):
+    if stem.kind in ("kohya", "onetrainer", "lycoris"):
         return stem.kind
     if reading is not None and reading.native:
         if reading.alias and "processor" in style + stem.rest:
             return "xlabs"
         return "onetrainer" if stem.kind == "component" else "bfl"
-    if stem.kind == "bfl":
-        return "bfl"
+    if stem.kind in ("peft", "bfl"):
+        return stem.kind
     if style == "processor" and stem.kind == "bare":
         return "attn-procs"
     return "diffusers-old" if style in ("processor", "dotted", "linear-layer") else "diffusers"

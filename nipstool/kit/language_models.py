@@ -1,0 +1,245 @@
+"""Local Hugging Face language models: read, build, load, and find the decoder blocks by structure.
+
+Nothing is downloaded and no code that comes with a model is run. A model is described by its transformers class
+alone: `skeleton` builds it without memory for weights, and the blocks, attention and MLP inside are found by what
+they hold, not by the names that one family gives them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nipstool.kit.errors import DataError, InputMissingError
+from nipstool.kit.files import StrPath, check_input
+from nipstool.kit.parts import reason
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+CONFIG = "config.json"
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Full names of an attention's linear modules; `o` writes to the residual stream."""
+
+    name: str
+    q: str
+    k: str
+    v: str
+    o: str
+
+
+@dataclass(frozen=True)
+class Mlp:
+    """Full names of an MLP's linear modules; `gate` is None where it has none."""
+
+    name: str
+    gate: str | None
+    up: str
+    down: str
+
+
+@dataclass(frozen=True)
+class Block:
+    """A decoder block: its place in the stack and its parts (None where the structure is another one)."""
+
+    index: int
+    name: str
+    attention: Attention | None
+    mlp: Mlp | None
+
+
+def read_config_json(path: StrPath) -> dict[str, Any]:
+    """The config.json of a folder, or the named file, as it is written.
+
+    Raises InputMissingError where there is none and DataError where it is no JSON object with a model_type.
+    """
+    path = check_input(path)
+    file = path / CONFIG if path.is_dir() else path
+    try:
+        config = json.loads(file.read_bytes())
+    except OSError as error:
+        raise InputMissingError(f"{file}: cannot be read: {reason(error)}") from error
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{file}: is no JSON: {' '.join(str(error).split())}") from error
+    if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
+        raise DataError(f"{file}: expected a JSON object with a model_type, as transformers writes it")
+    return config
+
+
+def to_config(raw: Mapping[str, Any], told: str) -> Any:
+    """The transformers configuration of a config.json's content; DataError, about `told`, where it takes none."""
+    from transformers import CONFIG_MAPPING
+
+    kind = raw["model_type"]
+    if kind not in CONFIG_MAPPING:
+        raise DataError(f"{told}: model_type {kind!r} is not one that this transformers knows")
+    try:
+        with quiet():
+            return CONFIG_MAPPING[kind].from_dict(dict(raw))
+    except Exception as error:  # whatever a validator of one family raises
+        raise DataError(f"{told}: transformers refuses this {kind} configuration: {_brief(error)}") from error
+
+
+def skeleton(config: Any, told: str) -> nn.Module:
+    """The model of a configuration on torch's meta device: every module and shape, no weights."""
+    import torch
+    import transformers
+
+    named = (config.architectures or [None])[0]
+    kind = getattr(transformers, named, None) if named else None
+    builders = [kind._from_config] if kind is not None else []
+    builders += [transformers.AutoModelForCausalLM.from_config, transformers.AutoModel.from_config]
+    failure: Exception | None = None
+    for build in builders:
+        try:
+            with quiet(), torch.device("meta"):
+                return build(config).eval()
+        except Exception as error:  # another class may take it
+            failure = failure or error
+    raise DataError(f"{told}: transformers builds no model of it: {_brief(failure)}") from failure
+
+
+def load_model(folder: StrPath, *, dtype: torch.dtype, device: torch.device | str = "cpu") -> Any:
+    """A causal language model with its weights, in evaluation mode.
+
+    Raises InputMissingError or DataError where the folder holds no complete model in safetensors files.
+    """
+    from transformers import AutoModelForCausalLM
+
+    check_input(folder)
+    try:
+        with quiet():
+            model, report = AutoModelForCausalLM.from_pretrained(
+                str(folder),
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                dtype=dtype,
+                output_loading_info=True,
+            )
+    except Exception as error:  # transformers raises OSError, ValueError, RuntimeError and its own
+        raise DataError(f"{folder}: transformers cannot load it: {_brief(error)}") from error
+    odd = [*report["missing_keys"], *report["mismatched_keys"]]
+    if odd:
+        raise DataError(f"{folder}: no weights for {odd[0]}; expected a complete checkpoint")
+    return model.to(device).eval()
+
+
+def load_tokenizer(folder: StrPath) -> Any:
+    """The tokenizer that lies in the folder; DataError where there is none."""
+    from transformers import AutoTokenizer
+
+    try:
+        with quiet():
+            return AutoTokenizer.from_pretrained(
+                str(check_input(folder)), local_files_only=True, trust_remote_code=False
+            )
+    except Exception as error:  # as above
+        raise DataError(f"{folder}: transformers finds no tokenizer in it: {_brief(error)}") from error
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No progress bars and no advice from transformers: stderr is ours."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def decoder_blocks(model: nn.Module) -> list[Block]:
+    """The stack of decoder blocks: the list of num_hidden_layers modules that hold the most parameters.
+
+    Works on a skeleton and on a loaded model. Raises DataError where there is no such list.
+    """
+    from torch import nn
+
+    count = getattr(model.config, "num_hidden_layers", None)
+    stacks = [
+        (name, module)
+        for name, module in model.named_modules()
+        if isinstance(module, nn.ModuleList) and len(module) == count
+    ]
+    if not count or not stacks:
+        raise DataError(f"a {model.config.model_type} model: no list of {count} decoder blocks in it")
+    name, stack = max(stacks, key=lambda item: sum(p.numel() for p in item[1].parameters()))
+    return [_block(i, f"{name}.{i}", module) for i, module in enumerate(stack)]
+
+
+def _block(index: int, name: str, block: nn.Module) -> Block:
+    attention, mlp = None, None
+    for child, module in block.named_children():
+        linear = {n: _in_out(m) for n, m in module.named_children() if _in_out(m) is not None}
+        full = f"{name}.{child}"
+        if "attention" in type(module).__name__.lower():
+            attention = attention or _attention(full, list(linear))
+        elif len(linear) in (2, 3):
+            mlp = mlp or _mlp(full, linear)
+    return Block(index, name, attention, mlp)
+
+
+def _attention(name: str, linear: list[str]) -> Attention | None:
+    """q, k, v, o in the order in which all families define them; None for fused projections."""
+    if len(linear) != 4:
+        return None
+    q, k, v, o = (f"{name}.{part}" for part in linear)
+    return Attention(name, q, k, v, o)
+
+
+def _mlp(name: str, linear: dict[str, tuple[int, int] | None]) -> Mlp | None:
+    """[gate,] up, down: the last one brings back the width of the first one's input."""
+    *firsts, down = linear
+    sizes = [linear[first] for first in firsts]
+    back = linear[down]
+    if back is None or any(size is None or size != back[::-1] for size in sizes):
+        return None
+    gates = [first for first in firsts if "gate" in first or first == "w1"]
+    gate = f"{name}.{gates[0]}" if len(firsts) == 2 and gates else None
+    ups = [first for first in firsts if f"{name}.{first}" != gate]
+    return Mlp(name, gate, f"{name}.{ups[-1]}", f"{name}.{down}") if len(ups) == 1 else None
+
+
+def _in_out(module: nn.Module) -> tuple[int, int] | None:
+    """(inputs, outputs) of a linear module, GPT-2's transposed one included; None for another."""
+    from torch import nn
+
+    if isinstance(module, nn.Linear):
+        return module.in_features, module.out_features
+    if type(module).__name__ == "Conv1D":
+        weight = module.get_parameter("weight")
+        return weight.shape[0], weight.shape[1]
+    return None
+
+
+def beginning_token(config: Any, tokenizer: Any = None) -> int | None:
+    """The id that texts begin with: the tokenizer's BOS, else the configuration's; None where there is none."""
+    found = getattr(tokenizer, "bos_token_id", None)
+    if found is None:
+        found = config.bos_token_id
+    return found[0] if isinstance(found, list) else found
+
+
+def longest_context(config: Any) -> int:
+    """How many tokens the model takes at once; a large number where the configuration does not say."""
+    return int(getattr(config, "max_position_embeddings", None) or math.pow(2, 20))
+
+
+def _brief(error: Exception | None) -> str:
+    """The first line of an error that says something."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:300]

@@ -1,0 +1,150 @@
+"""How to exercise every verb: a valid run on inputs made here, and what the verb can do.
+
+A verb that is registered and not in this table fails the suite, so a new command adds its lines here.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+
+
+def nothing(folder: Path) -> None:
+    """The inputs of a verb that has none."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A valid run of one verb, in a folder where `make` has put its inputs."""
+
+    command: str
+    verb: str | None  # None: the default verb, which the command's name alone runs
+    args: tuple[str, ...]  # without -o
+    make: Callable[[Path], None] = nothing
+    inputs: tuple[str, ...] = ()  # those of args that are input files
+    output: str | None = None  # a name to give to -o
+    json: bool = True
+    reads_stdin: bool = False  # an input may be '-'
+    writes_stdout: bool = False  # the output may be '-'
+    setting: tuple[str, str, str, str] | None = None  # an option; its value as a flag, variable and in TOML
+    heavy: bool = True  # imports torch
+
+    def __str__(self) -> str:
+        return self.command if self.verb is None else f"{self.command}-{self.verb}"
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What to type after `nipstool`, before any argument."""
+        return (self.command,) if self.verb is None else (self.command, self.verb)
+
+    @property
+    def valid(self) -> tuple[str, ...]:
+        """A command line that works."""
+        return (*self.words, *self.args, *(("-o", self.output) if self.output is not None else ()))
+
+    def with_output(self, output: str) -> tuple[str, ...]:
+        return (*self.words, *self.args, "-o", output)
+
+    def with_input(self, old: str, new: str) -> tuple[str, ...]:
+        return tuple(new if word == old else word for word in self.valid)
+
+
+# --- inputs ---
+
+
+def some_text(folder: Path) -> None:
+    (folder / "notes.txt").write_text("".join(f"line {number} of the notes\n" for number in range(200)))
+
+
+SDXL_MODULES = {  # kohya's name of a module of SDXL: what it takes in, what it gives out
+    "lora_unet_input_blocks_4_1_transformer_blocks_0_attn1_to_q": (640, 640),
+    "lora_unet_input_blocks_4_1_transformer_blocks_0_attn2_to_k": (2048, 640),
+    "lora_unet_middle_block_1_transformer_blocks_0_attn1_to_v": (1280, 1280),
+}
+
+
+def some_loras(folder: Path) -> None:
+    """Two LoRAs of rank 2 for SDXL, under kohya's names."""
+    for seed, name in enumerate(("content.safetensors", "style.safetensors")):
+        random = np.random.default_rng(seed)
+        tensors = {}
+        for module, (width, height) in SDXL_MODULES.items():
+            tensors[f"{module}.lora_down.weight"] = random.standard_normal((2, width), dtype=np.float32)
+            tensors[f"{module}.lora_up.weight"] = random.standard_normal((height, 2), dtype=np.float32)
+            tensors[f"{module}.alpha"] = np.array(1.0, np.float32)
+        save_file(tensors, folder / name, {"ss_network_module": "networks.lora"})
+
+
+# --- the table ---
+
+LORAS = ("content.safetensors", "style.safetensors")
+
+CASES = [
+    Case(
+        "fuse-lora",
+        None,
+        LORAS,
+        some_loras,
+        inputs=LORAS,
+        output="fused.safetensors",
+        reads_stdin=True,
+        writes_stdout=True,
+        setting=("--mu", "0.25", "inf", "0.75"),
+    ),
+    Case(
+        "fuse-lora",
+        "compare",
+        LORAS,
+        some_loras,
+        inputs=LORAS,
+        reads_stdin=True,
+        setting=("--leak", "0.1", "0.2", "0.3"),
+    ),
+    Case(
+        "fuse-lora",
+        "inspect",
+        ("content.safetensors",),
+        some_loras,
+        inputs=("content.safetensors",),
+        reads_stdin=True,
+        setting=("--threads", "1", "2", "3"),
+    ),
+    Case(
+        "fuse-lora",
+        "convert",
+        ("content.safetensors", "--format", "diffusers"),
+        some_loras,
+        inputs=("content.safetensors",),
+        output="converted.safetensors",
+        reads_stdin=True,
+        writes_stdout=True,
+        setting=("--energy-rank", "0.7", "0.8", "0.9"),
+    ),
+    Case("completion", None, ("bash",), json=False, heavy=False),
+    # the plug-in in tests/plugins
+    Case("example-shout", None, ("hello", "--times", "2"), json=False, heavy=False),
+    Case(
+        "example-copy",
+        None,
+        ("notes.txt",),
+        some_text,
+        inputs=("notes.txt",),
+        output="copy.txt",
+        reads_stdin=True,
+        writes_stdout=True,
+        setting=("--tag", "flag", "variable", "file"),
+        heavy=False,
+    ),
+    Case(
+        "example-copy",
+        "count",
+        ("notes.txt",),
+        some_text,
+        inputs=("notes.txt",),
+        reads_stdin=True,
+        setting=("--json", "", "1", "true"),
+        heavy=False,
+    ),
+]

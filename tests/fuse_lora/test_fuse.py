@@ -1,0 +1,305 @@
+"""Fusing whole files: every module against NP-LoRA on dense float64 matrices, on real pairs and made ones."""
+
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from nipstool.fuse_lora import fuse
+from nipstool.kit.errors import UsageError
+from tests.fuse_lora.lora_files import (
+    Dense,
+    Shapes,
+    dense,
+    deviation,
+    directions,
+    dotted,
+    kohya,
+    kohya_sd15,
+    np_lora,
+    random_lora,
+    ranks,
+    read,
+    save,
+    worst,
+)
+
+MUS = (0.0, 0.5, math.inf, None)  # None: chosen by module
+POKEMON = "sd15_pokemon_attnprocs.safetensors"
+EARLY = "sd15_timohavdk_2100-lora.safetensors"
+LATE = "sd15_timohavdk_pytorch_lora_weights.safetensors"
+BLOCK = "unet.down_blocks.0.attentions.0.transformer_blocks.0"
+SHAPES: Shapes = {
+    f"{BLOCK}.attn1.to_q": (48, 32),
+    f"{BLOCK}.attn1.to_out.0": (32, 40),
+    f"{BLOCK}.attn2.to_k": (24, 768),  # the width by which SD1.5 is known
+    f"{BLOCK}.ff.net.2": (6, 80),  # fewer rows than two files have ranks
+    "unet.down_blocks.0.attentions.0.proj_in": (32, 20, 1, 1),
+    "unet.down_blocks.0.resnets.0.conv1": (16, 8, 3, 3),
+}
+
+
+def canonical(stem: str) -> str:
+    """diffusers' name of a module of SD1.5 in any of its three dotted spellings."""
+    name = re.sub(r"\.processor\.(to_\w+)$", r".\1", stem)
+    name = re.sub(r"\.to_out$", ".to_out.0", name)
+    return name if name.startswith("unet.") else f"unet.{name}"
+
+
+def fast_np_lora(content: np.ndarray, style: np.ndarray, A: np.ndarray, mu: float | None) -> np.ndarray:
+    """`np_lora` where the style's row space is known to be that of its factor A: P = A^+ A."""
+    P = np.linalg.pinv(A) @ A
+    on_P = content @ P
+    if mu is None:
+        overlap = np.linalg.norm(on_P) ** 2 / np.linalg.norm(content) ** 2
+        mu = max(0.0, math.sqrt(overlap / 0.001) - 1.0)
+    return content - on_P * (1.0 if math.isinf(mu) else mu / (1.0 + mu)) + style
+
+
+def down_factors(path: Path) -> dict[str, np.ndarray]:
+    if path.is_dir():
+        path = path / "adapter_model.safetensors"
+    ends = re.compile(r"(?:_lora|\.lora)\.down\.weight$|\.lora_A\.weight$")
+    return {
+        canonical(ends.sub("", key)) if "blocks" in key else ends.sub("", key): tensor.double().numpy()
+        for key, tensor in load_file(path).items()
+        if ends.search(key)
+    }
+
+
+def expected_real(content: Dense, style: Dense, A: dict[str, np.ndarray], mu: float | None) -> Dense:
+    found: Dense = {}
+    for name in {**content, **style}:
+        if name in content and name in style:
+            found[name] = fast_np_lora(content[name], style[name], A[name], mu)
+        else:
+            found[name] = content[name] if name in content else style[name]
+    return found
+
+
+# --- real files -----------------------------------------------------------------------------------
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize("mu", MUS)
+@pytest.mark.parametrize(("first", "second"), [(POKEMON, LATE), (LATE, POKEMON), (EARLY, LATE)])
+def test_real_sd15_pairs(data_dir: Path, tmp_path: Path, first: str, second: str, mu: float | None) -> None:
+    a, b = data_dir / "fuse-lora" / first, data_dir / "fuse-lora" / second
+    fusion = fuse(a, [b], tmp_path / "out.safetensors", mu=mu)
+    content, style = ({canonical(stem): W for stem, W in read(path).items()} for path in (a, b))
+    assert len(content) == 128
+    assert content.keys() == style.keys()
+    assert fusion.totals.projected == fusion.totals.modules == 128
+    found = read(tmp_path / "out.safetensors")
+    assert worst(found, expected_real(content, style, down_factors(b), mu)) < 1e-6
+    if mu == 0:
+        assert worst(found, {name: content[name] + style[name] for name in content}) < 1e-6
+
+
+@pytest.mark.realdata
+def test_the_row_space_of_real_styles_is_that_of_the_whole_matrix(data_dir: Path) -> None:
+    """The shortcut that the tests of real pairs take, against LAPACK on one matrix of each shape."""
+    path = data_dir / "fuse-lora" / LATE
+    style, A = {canonical(stem): W for stem, W in read(path).items()}, down_factors(path)
+    seen = set()
+    for name, W in style.items():
+        if W.shape in seen or max(W.shape) > 768:
+            continue
+        seen.add(W.shape)
+        V = directions(W)
+        assert V.shape[1] == len(A[name])
+        assert deviation(np.linalg.pinv(A[name]) @ A[name], V @ V.T) < 1e-6
+    assert len(seen) == 4
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize("mu", MUS)
+@pytest.mark.parametrize("order", [("peft_gpt2", "peft_gpt2_tigrinya"), ("peft_gpt2_tigrinya", "peft_gpt2")])
+def test_real_gpt2_pair(data_dir: Path, tmp_path: Path, order: tuple[str, str], mu: float | None) -> None:
+    """alpha / r is 1 in one file and 4 in the other, and one adapts 12 modules, the other 36."""
+    a, b = (data_dir / "fuse-lora" / name for name in order)
+    fusion = fuse(a, [b], tmp_path / "out", mu=mu)
+    content, style = read(a), read(b)
+    found = read(tmp_path / "out")
+    assert len(found) == 36
+    assert fusion.totals.projected == 12
+    assert len(fusion.passed) == 24
+    assert worst(found, expected_real(content, style, down_factors(b), mu)) < 1e-6
+
+
+@pytest.mark.realdata
+def test_real_modules_of_one_file_are_the_same_bytes(data_dir: Path, tmp_path: Path) -> None:
+    a, b = (data_dir / "fuse-lora" / name for name in ("peft_gpt2", "peft_gpt2_tigrinya"))
+    fuse(b, [a], tmp_path / "out", mu=0.5, weights=[1.0, 2.0])
+    fuse(a, [a], tmp_path / "same", mu=0)
+    score = load_file(a / "adapter_model.safetensors")["base_model.model.score.weight"]
+    for folder in ("out", "same"):
+        written = load_file(tmp_path / folder / "adapter_model.safetensors")
+        assert torch.equal(written["base_model.model.score.weight"], score)
+
+
+# --- made files -----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def trio(tmp_path: Path) -> tuple[list[Path], list[Dense]]:
+    """Three SD1.5 files of ranks 4, 5 and 3 with every kind of layer, and their dense updates."""
+    paths, updates = [], []
+    for seed, rank in ((1, 4), (2, 5), (3, 3)):
+        lora = random_lora(SHAPES, rank, seed)
+        paths.append(save(tmp_path / f"{seed}.safetensors", kohya(lora, kohya_sd15, alpha=2.0 * seed)))
+        updates.append({kohya_sd15(name): W * 2.0 * seed / rank for name, W in dense(lora).items()})
+    return paths, updates
+
+
+@pytest.mark.parametrize("mu", MUS)
+def test_two_files(tmp_path: Path, trio: tuple[list[Path], list[Dense]], mu: float | None) -> None:
+    (a, b, _), (content, style, _) = trio
+    fuse(a, [b], tmp_path / "out.safetensors", mu=mu)
+    expected = {name: np_lora(content[name], [style[name]], mu) for name in content}
+    assert worst(read(tmp_path / "out.safetensors"), expected) < 1e-6
+
+
+@pytest.mark.parametrize("mu", MUS)
+def test_several_styles_are_protected_as_a_union(
+    tmp_path: Path, trio: tuple[list[Path], list[Dense]], mu: float | None
+) -> None:
+    paths, updates = trio
+    weights = (0.7, 1.3, -0.4)
+    fuse(paths[0], paths[1:], tmp_path / "out.safetensors", mu=mu, weights=weights)
+    expected = {
+        name: np_lora(updates[0][name], [u[name] for u in updates[1:]], mu, weights=weights) for name in updates[0]
+    }
+    assert worst(read(tmp_path / "out.safetensors"), expected) < 1e-6
+
+
+@pytest.mark.parametrize("options", [{"k": 1}, {"k": 3}, {"k": 99}, {"energy": 0.5}, {"energy": 0.9}])
+def test_a_cut_of_the_styles_subspace(
+    tmp_path: Path, trio: tuple[list[Path], list[Dense]], options: dict[str, float]
+) -> None:
+    (a, b, c), updates = trio
+    for mu, styles in ((0.5, [b]), (math.inf, [b, c])):
+        out = tmp_path / f"{len(styles)}.safetensors"
+        fusion = fuse(a, styles, out, mu=mu, **options)  # type: ignore[arg-type]
+        used = updates[1 : 1 + len(styles)]
+        expected = {
+            name: np_lora(updates[0][name], [u[name] for u in used], mu, **options)  # type: ignore[arg-type]
+            for name in updates[0]
+        }
+        assert worst(read(out), expected) < 1e-6
+        if "k" in options and options["k"] < 5:
+            assert {m.k for m in fusion.modules} == {
+                min(options["k"], 5) if len(styles) == 1 else 2 * options["k"]
+            }
+
+
+def test_mu_chosen_by_leak(tmp_path: Path, trio: tuple[list[Path], list[Dense]]) -> None:
+    """On every module where the styles meet more than the leak, exactly the leak stays."""
+    (a, b, _), (content, style, _) = trio
+    fusion = fuse(a, [b], tmp_path / "out.safetensors", mu=None, leak=0.02)
+    found = read(tmp_path / "out.safetensors")
+    by_name = {kohya_sd15(m.name): m for m in fusion.modules}
+    assert any(m.overlap is not None and m.overlap > 0.02 for m in fusion.modules)
+    for name, W in content.items():
+        V = directions(style[name])
+        before = np.linalg.norm(W @ V) ** 2 / np.linalg.norm(W) ** 2
+        after = np.linalg.norm((found[name] - style[name]) @ V) ** 2 / np.linalg.norm(W) ** 2
+        assert after == pytest.approx(min(before, 0.02), rel=1e-5)
+        assert by_name[name].leaked == pytest.approx(after, rel=1e-5)
+
+
+@pytest.mark.parametrize("weights", [(2.0, 1.0), (-1.0, 1.0), (1.0, -0.5), (0.0, 1.0), (0.3, 0.0)])
+def test_weights_scale_the_output_and_not_the_subspace(
+    tmp_path: Path, trio: tuple[list[Path], list[Dense]], weights: tuple[float, float]
+) -> None:
+    (a, b, _), (content, style, _) = trio
+    fuse(a, [b], tmp_path / "out.safetensors", mu=0.5, weights=weights)
+    expected = {name: np_lora(content[name], [style[name]], 0.5, weights=weights) for name in content}
+    assert worst(read(tmp_path / "out.safetensors"), expected) < 1e-6
+
+
+def test_a_module_in_one_file_only_passes_times_its_weight(tmp_path: Path) -> None:
+    first, second, third = list(SHAPES)[:3]
+    a = random_lora({n: SHAPES[n] for n in (first, third)}, 4, 1)
+    b = random_lora({n: SHAPES[n] for n in (second, third)}, 4, 2)
+    paths = [save(tmp_path / f"{n}.safetensors", dotted(lora)) for n, lora in (("a", a), ("b", b))]
+    fuse(paths[0], [paths[1]], tmp_path / "one.safetensors", mu=math.inf)
+    fuse(paths[0], [paths[1]], tmp_path / "two.safetensors", mu=math.inf, weights=[-2.0, 0.5])
+    one, two = load_file(tmp_path / "one.safetensors"), read(tmp_path / "two.safetensors")
+    for name, lora in ((first, a), (second, b)):
+        assert torch.equal(one[f"{name}.lora_A.weight"], lora[name].A)
+        assert torch.equal(one[f"{name}.lora_B.weight"], lora[name].B)
+    assert deviation(two[first], -2.0 * dense(a)[first]) < 1e-6
+    assert deviation(two[second], 0.5 * dense(b)[second]) < 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_what_passes_keeps_its_bytes_alpha_and_all(tmp_path: Path, dtype: torch.dtype) -> None:
+    names = list(SHAPES)
+    a = kohya(random_lora({n: SHAPES[n] for n in names[:4]}, 3, 1), kohya_sd15, alpha=1.5, dtype=dtype)
+    b = kohya(random_lora({names[0]: SHAPES[names[0]]}, 3, 2), kohya_sd15, alpha=1.5, dtype=dtype)
+    paths = [save(tmp_path / f"{n}.safetensors", state) for n, state in (("a", a), ("b", b))]
+    fuse(paths[0], [paths[1]], tmp_path / "out.safetensors")
+    out = load_file(tmp_path / "out.safetensors")
+    assert out.keys() == a.keys()
+    for key, tensor in a.items():
+        if not key.startswith(kohya_sd15(names[0])):
+            assert out[key].dtype == tensor.dtype
+            assert torch.equal(out[key], tensor)
+
+
+def test_include_and_exclude_leave_modules_out(tmp_path: Path, trio: tuple[list[Path], list[Dense]]) -> None:
+    (a, b, _), (content, style, _) = trio
+    fusion = fuse(a, [b], tmp_path / "out.safetensors", mu=0.5, include=r"attn\d|conv", exclude="to_out")
+    left = {kohya_sd15(name) for name in SHAPES if name.endswith(("to_q", "to_k", "conv1"))}
+    expected = {name: np_lora(content[name], [style[name]], 0.5) for name in left}
+    assert worst(read(tmp_path / "out.safetensors"), expected) < 1e-6
+    assert {kohya_sd15(name) for name in fusion.left_out} == content.keys() - left
+    with pytest.raises(UsageError, match="leave no module"):
+        fuse(a, [b], tmp_path / "none.safetensors", include="nowhere")
+
+
+def test_rank_limits_are_optimal_and_their_error_is_told(
+    tmp_path: Path, trio: tuple[list[Path], list[Dense]]
+) -> None:
+    (a, b, _), (content, style, _) = trio
+    fusions = {
+        "rank": fuse(a, [b], tmp_path / "rank.safetensors", rank=3),
+        "energy": fuse(a, [b], tmp_path / "energy.safetensors", energy_rank=0.9),
+    }
+    assert set(ranks(tmp_path / "rank.safetensors").values()) == {3}
+    for kind, fusion in fusions.items():
+        found, rank = read(tmp_path / f"{kind}.safetensors"), ranks(tmp_path / f"{kind}.safetensors")
+        told = {kohya_sd15(m.name): m.truncation for m in fusion.modules}
+        for name in content:
+            whole = np_lora(content[name], [style[name]], 0.5)
+            sigma = np.linalg.svd(whole, compute_uv=False)
+            if kind == "energy":
+                share = np.cumsum(sigma**2) / np.sum(sigma**2)
+                assert rank[name] == int(np.argmax(share >= 0.9)) + 1
+            best = np.linalg.norm(sigma[rank[name] :]) / np.linalg.norm(sigma)
+            assert deviation(found[name], whole) == pytest.approx(best, rel=1e-4)
+            assert told[name] == pytest.approx(best, rel=1e-6)
+
+
+def test_ranks_add_up_to_what_a_matrix_can_have(tmp_path: Path, trio: tuple[list[Path], list[Dense]]) -> None:
+    (a, b, c), _ = trio
+    fuse(a, [b, c], tmp_path / "out.safetensors")
+    expected = {kohya_sd15(name): min(12, shape[0], math.prod(shape[1:])) for name, shape in SHAPES.items()}
+    assert ranks(tmp_path / "out.safetensors") == expected
+    assert min(expected.values()) == 6
+
+
+def test_the_layers_keep_their_shapes(tmp_path: Path, trio: tuple[list[Path], list[Dense]]) -> None:
+    (a, b, _), _ = trio
+    fuse(a, [b], tmp_path / "out.safetensors")
+    written, given = load_file(tmp_path / "out.safetensors"), load_file(a)
+    assert written.keys() == given.keys()
+    for key, tensor in given.items():
+        axes = tensor.shape[:1] if key.endswith("up.weight") else tensor.shape[1:2]
+        assert written[key].shape[2:] == tensor.shape[2:]
+        assert written[key].shape[:1] == axes or written[key].shape[1:2] == axes or key.endswith(".alpha")
