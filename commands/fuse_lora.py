@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from nipstool.kit.manifest import Run
 
 app = typer.Typer()
-PLOTS = ("png", "pdf", "svg")
 
 Mu = Annotated[
     str,
@@ -121,7 +120,7 @@ def fuse(
     run = Run(sys.argv)
 
     if plot is not None:
-        _check_plot(plot, force)
+        options.check_plot(plot, force=force)
     with terminal.progress("fuse") as show:
         fusion = fuse_loras(
             content,
@@ -183,7 +182,7 @@ def compare(
     from nipstool.fuse_lora import compare as compare_loras
 
     if plot is not None:
-        _check_plot(plot, force)
+        options.check_plot(plot, force=force)
     with terminal.progress("compare") as show:
         found = compare_loras(
             a,
@@ -310,14 +309,6 @@ def _mu(text: str) -> float | None:
     if not value >= 0:
         raise UsageError(f"--mu {text}: expected a number of 0 or more, inf or auto")
     return value
-
-
-def _check_plot(path: Path, force: bool) -> None:
-    from nipstool.kit.files import check_output
-
-    if path.suffix.lstrip(".").lower() not in PLOTS:
-        raise UsageError(f"--plot {path}: expected a name that ends in .png, .pdf or .svg")
-    check_output(path, force=force)
 
 
 def _draw(path: Path, modules: "tuple[ModuleReport, ...]", total: "Totals", title: str, force: bool) -> None:

@@ -7,15 +7,14 @@ _nipstool() {
     if [[ $cur == '=' ]]; then cur=''; elif [[ $prev == '=' ]]; then prev=${COMP_WORDS[COMP_CWORD-2]}; fi
 
     if ((COMP_CWORD == 1)); then
-        if [[ $cur == -* ]]; then words=(--version -h --help); else words=(fuse-lora); fi
+        if [[ $cur == -* ]]; then words=(--version -h --help); else words=(filter-nbf fuse-lora); fi
     else
         case ${COMP_WORDS[1]} in
+            filter-nbf) verbs=(run train simulate evaluate) ;;
             fuse-lora) verbs=(fuse compare inspect convert) ;;
             completion) verbs=(completion) ;;
         esac
         place="${COMP_WORDS[1]} ${verbs[0]}"
-    fi
-    if ((COMP_CWORD > 2)); then
         for word in "${verbs[@]}"; do
             if [[ $word == "${COMP_WORDS[2]}" ]]; then place="${COMP_WORDS[1]} $word"; fi
         done
@@ -23,6 +22,51 @@ _nipstool() {
     if ((COMP_CWORD > 2 || ${#verbs[@]} == 1)); then verbs=(); fi # no more to be offered
 
     case $place in
+        'filter-nbf run')
+            case $prev in
+                --domain | --checkpoint | --state-in | --state-out | --plot | --config) files=1 ;;
+                --param | -n | --particles | --ess | --keep | --columns | --max-dt | --forecast | --seed) ;;
+                --belief) words=(nbf gaussian pf) ;;
+                --regenerate) words=(ess always never) ;;
+                --cov) words=(auto full shrunk diag) ;;
+                --emit) words=(belief particles) ;;
+                --on-error) words=(skip stop) ;;
+                --device) words=(auto cpu cuda mps) ;;
+                *)
+                    if [[ $cur == -* ]]; then words=(--domain --param --belief --checkpoint -n --particles --paper --regenerate --ess --keep --temper --no-temper --cov --columns --max-dt --forecast --emit --state-in --state-out --on-error --plot -q --quiet -v --verbose --force --device --seed --config -h --help)
+                    else words=("${verbs[@]}") files=1; fi ;;
+            esac ;;
+        'filter-nbf train')
+            case $prev in
+                --domain | -o | --output | --config) files=1 ;;
+                --param | --scenarios | --steps | --batch | --threads | --seed) ;;
+                --generator) words=(gmm flow) ;;
+                --device) words=(auto cpu cuda mps) ;;
+                --progress) words=(auto plain json none) ;;
+                *)
+                    if [[ $cur == -* ]]; then words=(--domain -o --output --param --generator --scenarios --steps --batch -q --quiet -v --verbose --json --force --device --threads --seed --progress --config -h --help)
+                    else words=("${verbs[@]}"); fi ;;
+            esac ;;
+        'filter-nbf simulate')
+            case $prev in
+                --domain | --config) files=1 ;;
+                -T | --steps | --tracks | --dt | --param | --seed) ;;
+                *)
+                    if [[ $cur == -* ]]; then words=(--domain -T --steps --tracks --dt --param -q --quiet -v --verbose --seed --config -h --help)
+                    else words=("${verbs[@]}"); fi ;;
+            esac ;;
+        'filter-nbf evaluate')
+            case $prev in
+                --domain | --checkpoint | --plot | --config) files=1 ;;
+                --param | -n | --particles | --scenarios | -T | --steps | --reference | --seed) ;;
+                --belief) words=(nbf gaussian pf) ;;
+                --cov) words=(auto full shrunk diag) ;;
+                --dynamics) words=(auto own family held-out) ;;
+                --progress) words=(auto plain json none) ;;
+                *)
+                    if [[ $cur == -* ]]; then words=(--domain --param --belief --checkpoint -n --particles --paper --cov --scenarios -T --steps --reference --dynamics --plot --json -q --quiet -v --verbose --force --seed --progress --config -h --help)
+                    else words=("${verbs[@]}"); fi ;;
+            esac ;;
         'fuse-lora fuse')
             case $prev in
                 -o | --output | --plot | --config) files=1 ;;

@@ -8,6 +8,7 @@ releases: whatever touches them stands in this file.
 
 import ast
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -300,8 +301,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run one command line and exit with its status (see `nipstool.kit.errors.ExitStatus`)."""
     args = list(sys.argv[1:] if argv is None else argv)
     if args == ["--version"]:  # scripts ask this often: no parser is built for it
-        sys.exit(guarded(lambda: print(PROGRAM, __version__)))
-    sys.exit(guarded(lambda: run(args)))
+        status = guarded(lambda: print(PROGRAM, __version__))
+    else:
+        status = guarded(lambda: run(args))
+    if signal.getsignal(signal.SIGINT) == signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # the interpreter's end takes a while; no traceback of it
+    sys.exit(status)
 
 
 def run(args: list[str]) -> int:

@@ -7,7 +7,8 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from types import FrameType
 from typing import TextIO
 
 from nipstool.kit.errors import ExitStatus, NipsError
@@ -20,15 +21,15 @@ STDOUT_FAILS = (errno.EBADF, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 def guarded(action: Callable[[], int | None]) -> int:
     """Run `action` and return the exit status; whatever it raised has become one line on stderr."""
     _prepare_streams()
-    _terminate_by_unwinding()
-    try:
-        status = int(action() or 0)
-        _flush(sys.stdout)
-    except BaseException as error:
-        status = _status_of(error)
-        if debugging() and status != ExitStatus.OK:
-            traceback.print_exc()
-    _settle_streams()
+    with _unwinding_on_signals():
+        try:
+            status = int(action() or 0)
+            _flush(sys.stdout)
+        except BaseException as error:
+            status = _status_of(error)
+            if debugging() and status != ExitStatus.OK:
+                traceback.print_exc()
+        _settle_streams()
     return status
 
 
@@ -63,14 +64,39 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _terminate_by_unwinding() -> None:
-    """Let SIGTERM unwind the stack, so that parts of outputs are removed and records are whole."""
+@contextlib.contextmanager
+def _unwinding_on_signals() -> Iterator[None]:
+    """SIGINT and SIGTERM unwind the stack, so that parts of outputs are removed and records are whole.
 
-    def stop(_signum: int, _frame: object) -> None:
-        raise SystemExit(ExitStatus.TERMINATED)
+    An import cannot be unwound: torch aborts, numpy stays half loaded. No output is open by then, so the process
+    ends at once; so it does when a second signal comes while the first is being dealt with.
+    """
+    seen: list[int] = []
 
+    def stop(number: int, frame: FrameType | None) -> None:
+        if seen or _is_importing(frame):
+            os._exit(128 + number)
+        seen.append(number)
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(ExitStatus.TERMINATED)
+
+    before = {}
     with contextlib.suppress(ValueError):  # not the main thread: the host program keeps its own handling
-        signal.signal(signal.SIGTERM, stop)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) != signal.SIG_IGN:  # as in a background job of a script
+                before[number] = signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _is_importing(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename == "<frozen importlib._bootstrap>":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _status_of(error: BaseException) -> int:

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from nipstool.cli import option_name
+from nipstool.kit.errors import UsageError
 
 
 class ProgressStyle(StrEnum):
@@ -136,7 +137,8 @@ Progress = Annotated[
     ProgressStyle,
     typer.Option(
         metavar="auto|plain|json|none",
-        help="Progress on stderr: a bar on a terminal, lines, JSON lines, or none.", rich_help_panel=COMMON
+        help="Progress on stderr: a bar on a terminal, lines, JSON lines, or none.",
+        rich_help_panel=COMMON,
     ),
 ]
 Config = Annotated[
@@ -149,3 +151,14 @@ Config = Annotated[
         rich_help_panel=COMMON,
     ),
 ]
+
+PICTURES = ("png", "pdf", "svg")
+
+
+def check_plot(path: Path, *, force: bool) -> None:
+    """Refuse a picture that could not be written, before any work is done."""
+    from nipstool.kit.files import check_output
+
+    if path.suffix.lstrip(".").lower() not in PICTURES:
+        raise UsageError(f"--plot {path}: expected a name that ends in .png, .pdf or .svg")
+    check_output(path, force=force)

@@ -97,8 +97,6 @@ _nipstool() {
         case ${COMP_WORDS[1]} in@verbs@
         esac
         place="${COMP_WORDS[1]} ${verbs[0]}"
-    fi
-    if ((COMP_CWORD > 2)); then
         for word in "${verbs[@]}"; do
             if [[ $word == "${COMP_WORDS[2]}" ]]; then place="${COMP_WORDS[1]} $word"; fi
         done
@@ -147,9 +145,9 @@ def _bash_values(options: tuple[Option, ...]) -> Iterator[str]:
     answers: dict[str, list[str]] = {}
     for option in options:
         if option.takes_value:
-            words = f"words=({' '.join(map(shlex.quote, option.words))})" if option.words else ""
-            answers.setdefault("files=1" if option.files else words, []).extend(map(shlex.quote, option.names))
-    return (f"{' | '.join(names)}) {answer} ;;".replace("  ", " ") for answer, names in answers.items())
+            words = f" words=({' '.join(map(shlex.quote, option.words))})" if option.words else ""
+            answers.setdefault(" files=1" if option.files else words, []).extend(map(shlex.quote, option.names))
+    return (f"{' | '.join(names)}){answer} ;;" for answer, names in answers.items())
 
 
 def _bash_words(options: tuple[Option, ...]) -> str:
@@ -185,13 +183,7 @@ _nipstool() {
     esac
     place="$words[2] ${verbs[1]%%:*}"
     if (( CURRENT == 3 && $#verbs > 1 )) && [[ $PREFIX != -* ]] && _describe verb verbs; then ret=0; fi
-    if (( CURRENT > 3 && ${verbs[(I)${(b)words[3]}:*]} )); then
-        place="$words[2] $words[3]"
-        shift words
-        (( CURRENT-- ))
-    fi
-    shift words
-    (( CURRENT-- ))
+    if (( ${verbs[(I)${(b)words[3]}:*]} )); then place="$words[2] $words[3]"; fi
     case $place in@places@
     esac
     return ret

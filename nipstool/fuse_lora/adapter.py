@@ -246,9 +246,9 @@ def open_checked(
     if adapter.config.get("use_dora") and not drop_dora:
         raise DataError(f"{label}: DoRA is not supported, found use_dora (--drop-dora ignores its scales)")
     if adapter.layout.unknown and not allow_unknown:
-        names = adapter.layout.unknown
-        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-        raise DataError(f"{label}: cannot place the tensor {names[0]}{more} (--allow-unknown leaves it out)")
+        first, *others = adapter.layout.unknown
+        more = f" and {len(others)} more" if others else ""
+        raise DataError(f"{label}: cannot place the tensor {first}{more} (--allow-unknown leaves it out)")
     if not adapter.layout.modules:
         raise DataError(f"{label}: no LoRA module found in {len(adapter.reader.infos)} tensors")
     _check_duplicates(adapter)

@@ -158,13 +158,13 @@ def fold_with_error(
 ) -> tuple[Tensor, Tensor, float]:
     """`fold`, and the relative Frobenius error of what it left out: 0 where it folds exactly."""
     prefix = f"{name}: " if name else ""
+    shapes = {role: tuple(t.shape) for role, t in tensors.items()}
     try:
-        halves = _halves(algorithm, {role: tuple(t.shape) for role, t in tensors.items()})
-        scale = _scale(algorithm, alpha, halves)
+        exact = exact_rank(algorithm, shapes)
+        scale = _scale(algorithm, alpha, _halves(algorithm, shapes))
         w = {role: _checked(role, t) for role, t in tensors.items()}
     except DataError as error:
         raise DataError(f"{prefix}{error}") from error
-    exact = exact_rank(algorithm, {role: tuple(t.shape) for role, t in tensors.items()})
     if algorithm != "lora" and exact > MAX_EXACT_RANK:
         if rank is None:
             raise UsageError(

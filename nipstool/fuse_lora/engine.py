@@ -11,7 +11,7 @@ from torch import Tensor
 from nipstool.fuse_lora import projection as np_lora
 from nipstool.fuse_lora.adapter import Adapter
 from nipstool.fuse_lora.plan import Unit
-from nipstool.fuse_lora.projection import Factors, Interference
+from nipstool.fuse_lora.projection import Factors, Interference, ThinSVD
 from nipstool.fuse_lora.targets import Block, Target
 
 
@@ -50,6 +50,9 @@ class Measured:
 Terms = list[tuple[int, Tensor, Tensor]]
 """(file, B, A) of each file that has the unit, weights in B."""
 
+Styles = Sequence[tuple[int, Factors]]
+"""(file, factors) of each style that has the unit."""
+
 
 def load(unit: Unit, adapter: Adapter, file: int, device: torch.device, rank: int | None) -> Factors | None:
     """A unit's factors in one file: B [rows, r] and A [r, columns] in float64, or None where it is absent."""
@@ -77,37 +80,40 @@ def merge(factors: Sequence[Factors | None], how: Merge, *, measure: bool = True
     content, styles = factors[0], [(i, f) for i, f in enumerate(factors) if i and f is not None]
     measured = None
     if content is not None and styles:
-        V = np_lora.union_basis([np_lora.style_basis(*f, k=how.k, energy=how.energy).V for _, f in styles])
-        mu = _strength(content, V, how)
-        if measure:
-            measured = _measure(content, V, styles, mu, how)
+        spectra = [np_lora.thin_svd(*f) for _, f in styles]
+        bases = [np_lora.principal_directions(s.sigma, s.V, k=how.k, energy=how.energy).V for s in spectra]
+        V = np_lora.union_basis(bases)
+        found = None
+        if measure or how.mu is None:
+            found = np_lora.interference(np_lora.thin_svd(*content), V, _whole_style(styles, spectra, how))
+        mu = _strength(content[0], found, how)
+        if found is not None:
+            measured = _measured(found, content, styles, mu, V, how)
         content = content[0], np_lora.project(content[1], V, mu)
     kept = ([(0, content)] if content is not None else []) + styles
     return [(i, how.weights[i] * B, A) for i, (B, A) in kept], measured
 
 
-def _strength(content: Factors, V: Tensor, how: Merge) -> Tensor:
-    B, A = content
+def _whole_style(styles: Styles, spectra: Sequence[ThinSVD], how: Merge) -> ThinSVD | Factors:
+    """The style to measure against: the only one as it is, or the weighted sum of several."""
+    return spectra[0] if len(styles) == 1 else np_lora.concatenate([(how.weights[i], *f) for i, f in styles])
+
+
+def _strength(B: Tensor, found: Interference | None, how: Merge) -> Tensor:
+    """mu of every item of a batch."""
     if how.mu is not None:
         return torch.full(B.shape[:-2], how.mu, dtype=B.dtype, device=B.device)
-    on_V = np_lora.frobenius(B, (A @ V) @ V.mT)
-    norm = np_lora.frobenius(B, A)
-    overlap = torch.where(norm > 0, on_V / torch.where(norm > 0, norm, 1), 0).square()
-    return np_lora.automatic_mu(overlap, how.leak)
+    assert found is not None
+    return np_lora.automatic_mu(found.overlap, how.leak)
 
 
-def _measure(
-    content: Factors, V: Tensor, styles: Sequence[tuple[int, Factors]], mu: Tensor, how: Merge
+def _measured(
+    found: Interference, content: Factors, styles: Styles, mu: Tensor, V: Tensor, how: Merge
 ) -> Measured:
-    if len(styles) == 1:
-        file, style = styles[0]
-        weight = how.weights[file]
-    else:
-        style, weight = np_lora.concatenate([(how.weights[i], *f) for i, f in styles]), 1.0
-    found = np_lora.interference(content, V, style)
+    weight = how.weights[styles[0][0]] if len(styles) == 1 else 1.0  # of several they are in the sum already
     changed, plain = np_lora.change_norms(found, mu, how.weights[0], weight)
     _, likeness = np_lora.initialisation_likeness(content[1], styles[0][1][1])
-    k = (V.square().sum(-2) > 0.5).sum(-1)
+    k = (V.square().sum(-2) > 0.5).sum(-1)  # a batch's zero columns are no directions
     return Measured(found, mu, k, changed, plain, likeness)
 
 

@@ -260,6 +260,7 @@ def spool(inputs: Sequence[str | Path], stack: ExitStack) -> list[Path]:
 
 
 def device_for(name: str) -> torch.device:
+    """The device that float64 work meant for `name` runs on."""
     device = choose_device(name)
     return torch.device("cpu") if device.type == "mps" else device  # Metal has no float64
 

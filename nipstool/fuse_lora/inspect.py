@@ -111,7 +111,7 @@ def _module(adapter: Adapter, module: Module, *, spectra: bool) -> ModuleFacts:
         raise DataError(f"{adapter.label}: {module.stem}: {error}") from error
     bad = _bad_values(adapter, module) if spectra else 0
     sigma = _spectrum(adapter, module) if spectra and not bad else ()
-    energy = sum(s * s for s in sigma)
+    energy, top = sum(s * s for s in sigma), max(sigma, default=0.0)
     return ModuleFacts(
         name=module.name,
         stem=module.stem,
@@ -121,8 +121,8 @@ def _module(adapter: Adapter, module: Module, *, spectra: bool) -> ModuleFacts:
         rank=exact_rank(module.algorithm, shapes),
         alpha=adapter.alpha(module) if not bad else None,
         norm=math.sqrt(energy) if sigma else None,
-        top1=sigma[0] ** 2 / energy if energy else None,
-        stable_rank=energy / sigma[0] ** 2 if energy else None,
+        top1=top**2 / energy if energy else None,
+        stable_rank=energy / top**2 if energy else None,
         spectrum=sigma,
         bad_values=bad,
     )

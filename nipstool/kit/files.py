@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Self
+from typing import Any, BinaryIO, Self
 
 from nipstool.kit.errors import BusyError, InputMissingError, NipsError, OutputError, UsageError
 from nipstool.kit.parts import (
@@ -262,7 +262,7 @@ class _RawOutput(io.FileIO):
         super().__init__(descriptor, "r+b")
         self._told = told
 
-    def write(self, data) -> int:  # type: ignore[override]
+    def write(self, data: Any) -> int:
         with told_as(self._told):
             return super().write(data)
 

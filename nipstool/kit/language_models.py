@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from nipstool.kit.errors import DataError, InputMissingError
@@ -232,6 +233,11 @@ def beginning_token(config: Any, tokenizer: Any = None) -> int | None:
     if found is None:
         found = config.bos_token_id
     return found[0] if isinstance(found, list) else found
+
+
+def cache_word(model: Any) -> str:
+    """The argument and the output's field that hold the key and value cache: its name changed in transformers 5."""
+    return "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
 
 
 def longest_context(config: Any) -> int:

@@ -63,6 +63,14 @@ def available_threads() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def set_threads(count: int | None) -> int:
+    """Let torch use `count` CPU threads from now on (None: all that this process may use); returns the number."""
+    import torch
+
+    torch.set_num_threads(count or available_threads())
+    return torch.get_num_threads()
+
+
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
     """Let torch use `count` threads for one operation, and what it used before afterwards."""

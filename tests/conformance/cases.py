@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import save_file
+from safetensors.numpy import load_file, save_file
 
 
 def nothing(folder: Path) -> None:
@@ -30,6 +30,7 @@ class Case:
     writes_stdout: bool = False  # the output may be '-'
     setting: tuple[str, str, str, str] | None = None  # an option; its value as a flag, variable and in TOML
     heavy: bool = True  # imports torch
+    essence: Callable[[Path], object] = Path.read_bytes  # of the output, what its inputs' names do not change
 
     def __str__(self) -> str:
         return self.command if self.verb is None else f"{self.command}-{self.verb}"
@@ -77,6 +78,11 @@ def some_loras(folder: Path) -> None:
         save_file(tensors, folder / name, {"ss_network_module": "networks.lora"})
 
 
+def tensors(path: Path) -> dict[str, bytes]:
+    """The tensors of a safetensors file; its metadata name the inputs."""
+    return {name: tensor.tobytes() for name, tensor in load_file(path).items()}
+
+
 # --- the table ---
 
 LORAS = ("content.safetensors", "style.safetensors")
@@ -92,6 +98,7 @@ CASES = [
         reads_stdin=True,
         writes_stdout=True,
         setting=("--mu", "0.25", "inf", "0.75"),
+        essence=tensors,
     ),
     Case(
         "fuse-lora",
@@ -121,6 +128,7 @@ CASES = [
         reads_stdin=True,
         writes_stdout=True,
         setting=("--energy-rank", "0.7", "0.8", "0.9"),
+        essence=tensors,
     ),
     Case("completion", None, ("bash",), json=False, heavy=False),
     # the plug-in in tests/plugins

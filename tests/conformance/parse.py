@@ -1,6 +1,6 @@
 """What one option is set to when a command line is parsed; the command itself does not run.
 
-    python parse.py OPTION WORD...
+python parse.py OPTION WORD...
 """
 
 import json

@@ -13,7 +13,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NoReturn, TextIO
+from typing import Any, Literal, NoReturn, TextIO
 
 from job import Job, enter
 
@@ -77,7 +77,7 @@ def end(status: int) -> NoReturn:
     os._exit(status)
 
 
-def _stream(number: int, mode: str, encoding: str, errors: str) -> TextIO | None:
+def _stream(number: int, mode: Literal["r", "w"], encoding: str, errors: str) -> TextIO | None:
     try:
         os.fstat(number)
     except OSError:

@@ -64,6 +64,15 @@ class Running:
     def send(self, number: signal.Signals) -> None:
         os.kill(self.pid, number)
 
+    def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for something that the run does."""
+        give_up = time.monotonic() + TIMEOUT_S / 2
+        while not condition():
+            if time.monotonic() > give_up:
+                self.send(signal.SIGKILL)
+                raise TimeoutError(f"it did not happen: {self.wait()}")
+            time.sleep(0.01)
+
     def wait(self) -> Outcome:
         status = self.end()
         out = self.stdout.read_bytes() if self.stdout.is_file() else b""
@@ -162,10 +171,5 @@ class Shell:
         """Begin a run and return when it stands at a point that hooks/sitecustomize.py knows."""
         paused = self.folder / f"{self._runs}.paused"
         running = self.start(*args, env={"PAUSE_AT": at, "PAUSED": str(paused)}, **how)
-        give_up = time.monotonic() + TIMEOUT_S / 2
-        while not paused.exists():
-            if time.monotonic() > give_up:
-                running.send(signal.SIGKILL)
-                raise TimeoutError(f"{args} did not come to {at}: {running.wait()}")
-            time.sleep(0.01)
+        running.until(paused.exists)
         return running

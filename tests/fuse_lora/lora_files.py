@@ -222,6 +222,11 @@ _ENDS = re.compile(
 
 def read(path: Path) -> Dense:
     """Stem -> dense update of a plain LoRA file, or of a PEFT folder with the scale its config gives."""
+    return {stem: B @ A for stem, (B, A) in read_factors(path).items()}
+
+
+def read_factors(path: Path) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Stem -> (B [out, r] with the scale, A [r, in * kernel]) in float64."""
     config: dict[str, Any] = {}
     if path.is_dir():
         config = json.loads((path / "adapter_config.json").read_text())
@@ -232,11 +237,10 @@ def read(path: Path) -> Dense:
         if match := _ENDS.search(key):
             side = next(value for value in match.groupdict().values() if value)
             sides.setdefault(key[: match.start()], {})["A" if side in ("A", "down") else "B"] = tensor.double()
-    return {stem: _scale(stem, pair, state, config) * _product(pair) for stem, pair in sides.items()}
-
-
-def _product(pair: dict[str, Tensor]) -> np.ndarray:
-    return pair["B"].flatten(1).numpy() @ pair["A"].flatten(1).numpy()
+    return {
+        stem: (_scale(stem, pair, state, config) * pair["B"].flatten(1).numpy(), pair["A"].flatten(1).numpy())
+        for stem, pair in sides.items()
+    }
 
 
 def _scale(stem: str, pair: dict[str, Tensor], state: State, config: dict[str, Any]) -> float:

@@ -285,6 +285,7 @@ def test_a_rank_does_not_touch_what_folds_exactly() -> None:
         assert fold(algorithm, make(shapes), 1.0, rank=1)[0].shape[1] == rank
     wide = {"down": (300, 400), "up": (310, 300)}
     assert fold("lora", make(wide), None, rank=8)[0].shape == (310, 300)
+    assert fold("lora", make(wide), None)[0].shape == (310, 300)  # the limit is for LoHa and LoKr
 
 
 def test_a_lokr_too_large_to_be_dense() -> None:

@@ -19,6 +19,7 @@ from nipstool.fuse_lora.names import (
     swaps_halves,
     writable_formats,
 )
+from nipstool.fuse_lora.names.grouping import group_keys, widths
 from nipstool.kit.errors import DataError
 
 Shapes = dict[str, tuple[int, ...]]
@@ -213,6 +214,30 @@ def test_peft_embeddings_have_suffixes_of_their_own():
     assert not read_layout(lora(stem, pair="peft")).modules[0].embedding
 
 
+def test_widths_from_the_shapes_of_the_factors():
+    def size(ends: Mapping[str, tuple[int, ...]]) -> tuple[int, int] | None:
+        shapes = {f"unet.conv_in.{end}": shape for end, shape in ends.items()}
+        (group,) = group_keys(shapes).complete
+        return widths(group, shapes)
+
+    lora_of_conv = {"lora_down.weight": (4, 32, 3, 3), "lora_up.weight": (64, 4, 1, 1)}
+    assert size(lora_of_conv) == (64, 32)
+    loha = {
+        f"hada_{role}": (64, 4) if role.endswith("a") else (4, 32) for role in ("w1_a", "w1_b", "w2_a", "w2_b")
+    }
+    assert size(loha) == (64, 32)
+    # Tucker: the rank stands in front in both factors
+    loha |= {"hada_w1_a": (4, 64), "hada_w2_a": (4, 64), "hada_t1": (4, 4, 3, 3), "hada_t2": (4, 4, 3, 3)}
+    assert size(loha) == (64, 32)
+    assert size({"lokr_w1": (8, 2), "lokr_w2": (8, 16, 3, 3)}) == (64, 32)
+    assert size({"lokr_w1_a": (8, 1), "lokr_w1_b": (1, 2), "lokr_w2_a": (8, 4), "lokr_w2_b": (4, 16)}) == (64, 32)
+    assert size({"lokr_w1": (8, 2), "lokr_w2_a": (4, 8), "lokr_w2_b": (4, 16), "lokr_t2": (4, 4, 3, 3)}) == (
+        64,
+        32,
+    )
+    assert size({"lora_down.weight": (4,), "lora_up.weight": ()}) is None
+
+
 def test_rows_of_the_parts():
     def module(stem: str, pair: str = "kohya") -> Module:
         return read_layout(lora(stem, pair=pair)).modules[0]
@@ -250,6 +275,8 @@ def test_which_formats_fuse():
         spell(f"unet.{ATTENTION}.attn2.to_k", "sdxl", "bfl")
     with pytest.raises(DataError, match="xlabs"):
         spell("transformer.x_embedder", "flux", "xlabs")
+    for family, prefix in {"sd15": "lora_te_", "sd2": "lora_te_", "sdxl": "lora_te1_"}.items():
+        assert spell("text_encoder.text_projection", family, "kohya") == f"{prefix}text_projection"
     with pytest.raises(DataError, match="peft"):
         spell("text_encoder.text_projection", "sdxl", "peft")
 
@@ -279,6 +306,7 @@ STEMS = st.sampled_from(
         "base_model.model.h.0.c_attn",
         "transformer.transformer_blocks.0.attn.to_q",
         "diffusion_model.blocks.#.self_attn.q",
+        "lora_unet_blocks_0_self_attn_q",
         "transformer_blocks.{}.attn.to_q",
         "double_blocks.0.processor.qkv_lora1",
         "lora_unet_",
@@ -300,9 +328,19 @@ KEYS = st.builds(str.__add__, STEMS, ENDS) | st.builds("{}{}{}".format, STEMS, T
 SHAPES = st.lists(st.integers(0, 4096), max_size=5).map(tuple)
 
 
+# whole modules too, since two random keys seldom meet
+MODULES = st.lists(st.builds(lora, STEMS | st.builds(str.__add__, STEMS, TEXT), pair=st.sampled_from(list(PAIRS))))
+
+
 @settings(max_examples=200, deadline=None)
-@given(st.dictionaries(KEYS, SHAPES, max_size=24), st.dictionaries(TEXT, TEXT, max_size=2), st.booleans())
-def test_any_keys_are_accounted_for(shapes: Shapes, metadata: dict[str, str], is_peft: bool):
+@given(
+    st.dictionaries(KEYS, SHAPES, max_size=24),
+    MODULES,
+    st.dictionaries(TEXT, TEXT, max_size=2),
+    st.booleans(),
+)
+def test_any_keys_are_accounted_for(loose: Shapes, modules: list[Shapes], metadata: dict[str, str], is_peft: bool):
+    shapes = loose | {key: shape for module in modules for key, shape in module.items()}
     layout = read_layout(shapes, metadata, is_peft=is_peft)
     assert accounted(layout) == sorted(shapes)
     parts = [part for module in layout.modules for part in module.parts]

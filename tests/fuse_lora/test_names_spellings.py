@@ -51,6 +51,9 @@ def names(layout: Layout) -> list[str]:
         (f"base_model.model.{BLOCK}.attn2.to_k", "peft", "peft", KEY),
         (f"base_model.model.unet.{BLOCK}.attn2.to_k", "peft", "peft", KEY),
         ("diffusion_model.input_blocks.4.1.transformer_blocks.0.attn2.to_k", "kohya", "bfl", KEY),
+        # in SD1.5 the first block on the way up has no attention between its layers and the upsampler
+        ("diffusion_model.output_blocks.2.1.conv", "kohya", "bfl", "unet.up_blocks.0.upsamplers.0.conv"),
+        ("diffusion_model.output_blocks.5.2.conv", "kohya", "bfl", "unet.up_blocks.1.upsamplers.0.conv"),
         ("lora_unet_double_blocks_18_txt_mod_lin", "kohya", "kohya", NORM),
         ("diffusion_model.double_blocks.18.txt_mod.lin", "peft", "bfl", NORM),
         ("double_blocks.18.txt_mod.lin", "peft", "bfl", NORM),
@@ -101,17 +104,21 @@ def test_spellings_of_text_encoders(stem: str, pair: str, name: str):
     layout = read_layout({**unet, **lora(stem, pair=pair)})
     assert names(layout)[1:] == [name]
     # a file with that encoder alone
-    assert names(read_layout(lora(stem, pair=pair))) == [name]
+    layout = read_layout(lora(stem, pair=pair))
+    assert names(layout) == [name]
+    assert (layout.format == "diffusers-old") == (pair in ("processor", "linear"))
 
 
 @pytest.mark.parametrize(("width", "family"), [(768, "sd15"), (1024, "sd2"), (2048, "sdxl")])
 def test_stable_diffusion_is_known_by_its_cross_attention(width: int, family: str):
     stem = "lora_unet_mid_block_attentions_0_transformer_blocks_0_attn2_to_v"
     assert read_layout(lora(stem, inp=width)).family == family
-    loha = {
-        f"{stem}.hada_{role}": (640, 4) if role[-1] == "a" else (4, width)
-        for role in ("w1_a", "w1_b", "w2_a", "w2_b")
-    }
+    roles = ("w1_a", "w1_b", "w2_a", "w2_b")
+    loha = {f"{stem}.hada_{role}": (640, 4) if role[-1] == "a" else (4, width) for role in roles}
+    assert read_layout(loha).family == family
+    # Tucker factors have the rank in front
+    loha = {f"{stem}.hada_{role}": (4, 640) if role[-1] == "a" else (4, width) for role in roles}
+    loha |= {f"{stem}.hada_t1": (4, 4, 3, 3), f"{stem}.hada_t2": (4, 4, 3, 3)}
     assert read_layout(loha).family == family
     lokr = {f"{stem}.lokr_w1": (8, 8), f"{stem}.lokr_w2_a": (80, 4), f"{stem}.lokr_w2_b": (4, width // 8)}
     assert read_layout(lokr).family == family
@@ -154,6 +161,8 @@ def test_attention_of_flux_sd3_and_qwen_image():
         lora(*(f"transformer.transformer_blocks.{n}.attn1.to_q" for n in range(9)), inp=2048, pair="peft"),
         lora(*(f"lora_unet_layers_{n}_attention_qkv" for n in range(9))),
         lora(*(f"base_model.model.model.layers.{n}.self_attn.q_proj" for n in range(9)), pair="peft"),
+        lora("lora_prior_unet_down_blocks_0_1", "lora_prior_te_text_model_encoder_layers_0_mlp_fc1"),
+        lora("base_model.model.classifier", pair="peft"),
         lora("base_model.model.text_model.encoder.layers.0.self_attn.q_proj", pair="peft"),
     ],
 )
@@ -193,3 +202,6 @@ def test_an_unknown_text_encoder_is_kept():
     assert layout.family == "anima"
     assert names(layout) == ["transformer.transformer_blocks.0.attn1.to_q", stem]
     assert spell(stem, "anima", "kohya") == stem
+    for name in (stem, "text_encoder.layers.0.mlp.down_proj"):
+        with pytest.raises(DataError, match=name):
+            spell(name, "anima", "bfl")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from nipstool.kit import parts
 from nipstool.kit.errors import (
     BusyError,
 )
@@ -128,6 +129,33 @@ def test_runs_that_race_never_mix(tmp_path):
     assert [error for _, error in ends] == ["", "", ""]
     assert sum(int(done) for done, _ in ends) > 3
     assert names(tmp_path) == {"out"}
+
+
+def test_a_part_that_another_run_removed_or_took_between_open_and_lock(tmp_path, monkeypatch):
+    part, lock = tmp_path / ".out.part", parts._lock
+    meanwhile = [part.unlink]
+
+    def slow_lock(descriptor: int, told: str) -> None:
+        if meanwhile:
+            meanwhile.pop()()
+        lock(descriptor, told)
+
+    monkeypatch.setattr(parts, "_lock", slow_lock)
+    descriptor = parts.open_locked(part, "out")  # ours was removed: a new one is made
+    assert parts.leads_to(part, descriptor)
+
+    def take() -> None:
+        part.unlink()
+        others.append(os.open(part, os.O_RDWR | os.O_CREAT))
+        lock(others[0], "out")
+
+    others: list[int] = []
+    os.close(descriptor)
+    meanwhile.append(take)
+    with pytest.raises(BusyError):
+        parts.open_locked(part, "out")
+    assert parts.leads_to(part, others[0])
+    os.close(others[0])
 
 
 KILLED = """

@@ -71,6 +71,18 @@ def test_rewriting_keeps_what_it_should(tmp_path):
     assert index["weight_map"].keys() == expected.keys()
 
 
+def test_a_tensor_larger_than_a_shard_has_one_for_itself(tmp_path):
+    save_file({"a": torch.ones(9), "b": torch.ones(1), "c": torch.ones(1), "d": torch.ones(9)}, tmp_path / "f")
+    rewrite(tmp_path / "f", tmp_path / "out", None, max_shard_bytes=8, force=False)
+    index = json.loads((tmp_path / "out" / "model.safetensors.index.json").read_text())
+    assert {name: shard[6:11] for name, shard in index["weight_map"].items()} == {
+        "a": "00001",
+        "b": "00002",
+        "c": "00002",
+        "d": "00003",
+    }
+
+
 def test_a_model_of_transformers_survives(tmp_path):
     transformers = pytest.importorskip("transformers")
     config = transformers.GPT2Config(n_layer=2, n_embd=32, n_head=2, vocab_size=50, n_positions=16)

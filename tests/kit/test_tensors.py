@@ -241,6 +241,8 @@ def test_views_of_all_kinds_are_stored_by_value(tmp_path):
         "transposed": base.T,
         "strided": base[::2, 1::3],
         "expanded": torch.ones(1, 3).expand(5, 3),
+        "single": base[::4, 3],  # contiguous by torch's rule, with a stride of 24
+        "conjugate scalar": torch.tensor(1 + 2j).conj(),
         "conjugate": torch.tensor([1 + 2j, 3 - 1j]).conj(),
         "negative": torch.tensor([1 + 2j]).conj().imag,
         "parameter": torch.nn.Parameter(torch.ones(2)),

@@ -1,6 +1,6 @@
 """Gather the keys of a file into sets of factors, one for each module, algorithm and spelling."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from .suffixes import refusal, split_key
@@ -46,7 +46,7 @@ def group_keys(shapes: Mapping[str, Shape]) -> Groups:
     shared: list[tuple[str, str, str]] = []
     refused_stems: set[str] = set()
     for key, shape in shapes.items():
-        if ending := split_key(key):
+        if (ending := split_key(key)) and ending.stem:
             if not ending.algorithm:
                 shared.append((ending.stem, ending.role, key))
                 continue
@@ -56,8 +56,9 @@ def group_keys(shapes: Mapping[str, Shape]) -> Groups:
             what, stem = refused
             found.refused.setdefault(what, key)
             found.refused_keys.append(key)
-            # a control LoRA's marks stand beside factors that are plain LoRA
-            refused_stems.update({stem} - {""} if what != "control LoRA" else ())
+            # a control LoRA's mark stands beside factors that are plain LoRA
+            if what != "control LoRA":
+                refused_stems.add(stem)
         else:
             found.loose.append(key)
     _settle(found, groups.values(), shared, refused_stems)
@@ -71,7 +72,10 @@ def _add(group: Group, role: str, key: str, loose: list[str]) -> None:
         group.keys[role] = key
 
 
-def _settle(found: Groups, groups, shared: list[tuple[str, str, str]], refused_stems: set[str]) -> None:
+def _settle(
+    found: Groups, groups: Iterable[Group], shared: Iterable[tuple[str, str, str]], refused_stems: set[str]
+) -> None:
+    """Say what becomes of each group, and give alpha and its like to the first complete one of their stem."""
     by_stem: dict[str, Group] = {}
     for group in groups:
         if group.stem in refused_stems:
@@ -94,7 +98,7 @@ def widths(group: Group, shapes: Mapping[str, Shape]) -> Widths:
     """(out, in) of a module from the shapes of its factors; None where they do not say."""
     sizes = {role: shapes[key] for role, key in group.keys.items()}
     if group.algorithm == "lora":
-        return _outer(sizes["up"], sizes["down"], tucker=False)
+        return _outer(sizes["up"], sizes["down"])
     if group.algorithm == "loha":
         return _outer(sizes["w1_a"], sizes["w1_b"], tucker="t1" in sizes)
     first = _outer(sizes["w1"], sizes["w1"]) if "w1" in sizes else _outer(sizes["w1_a"], sizes["w1_b"])

@@ -1,6 +1,7 @@
 """Write canonical names in the spelling of a format, and say which modules a format keeps fused."""
 
 from ...kit.errors import DataError
+from .encoders import CLIP, T5
 from .families import SD_FAMILIES, table_of
 from .layout import Module
 from .tables import Table
@@ -105,7 +106,9 @@ def _spell_denoiser(rest: str, family: str, table: Table, format: str) -> str | 
 def _spell_encoder(component: str, rest: str, family: str, format: str) -> str | None:
     if format == "diffusers":
         return f"{component}.{rest}"
-    t5 = rest.startswith(("encoder.block.", "shared"))
+    t5 = T5.read(rest, flat=False) is not None
+    if not t5 and CLIP.read(rest, flat=False) is None:
+        return None
     if format == "kohya":
         return f"{_kohya_encoder(component, family, t5)}{_flat(rest)}"
     if format == "bfl" and family not in SD_FAMILIES:
@@ -120,7 +123,8 @@ def _kohya_encoder(component: str, family: str, t5: bool) -> str:
 
 
 def _spell_own(name: str, format: str, *, wrapped: bool) -> str | None:
-    if (format == "kohya") != ("." not in name):
+    flat = name.startswith(("lora_", "lycoris_")) and "." not in name
+    if flat != (format == "kohya"):
         return None
     wrapper = {"peft": "base_model.model.", "bfl": "diffusion_model."}.get(format, "") if wrapped else ""
     return wrapper + name

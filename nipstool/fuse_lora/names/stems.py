@@ -13,6 +13,7 @@ _FLAT = (
     ("lora_te2_", "kohya", "text_encoder_2"),
     ("lora_te3_", "kohya", "text_encoder_3"),
     ("lora_te_", "kohya", "text_encoder"),
+    ("lora_", "kohya", ""),
 )
 _DOTTED = (
     ("base_model.model.", "peft", ""),
