@@ -109,8 +109,9 @@ def fuse(
 
     \b
     Examples:
-      nipstool fuse-lora subject.safetensors style.safetensors -o fused.safetensors
-      nipstool fuse-lora subject.safetensors style.safetensors -o f.safetensors --mu inf --plot where.png
+      nipstool fuse-lora cat.safetensors oil.safetensors -o fused.safetensors
+      nipstool fuse-lora cat.safetensors oil.safetensors -o hard.safetensors \\
+          --mu inf --plot where.png
     """
     terminal = Terminal(json, quiet, verbose, progress.value, data_on_stdout=output == "-")
     from nipstool.fuse_lora import fuse as fuse_loras
@@ -176,7 +177,7 @@ def compare(
 
     \b
     Example:
-      nipstool fuse-lora compare subject.safetensors style.safetensors
+      nipstool fuse-lora compare cat.safetensors oil.safetensors
     """
     terminal = Terminal(json, quiet, verbose, progress.value)
     from nipstool.fuse_lora import compare as compare_loras
@@ -223,7 +224,7 @@ def inspect(
 
     \b
     Example:
-      nipstool fuse-lora inspect style.safetensors
+      nipstool fuse-lora inspect oil.safetensors
     """
     terminal = Terminal(json, quiet, verbose, progress.value)
     from nipstool.fuse_lora import inspect as inspect_lora
@@ -272,7 +273,7 @@ def convert(
 
     \b
     Example:
-      nipstool fuse-lora convert kohya.safetensors -o diffusers.safetensors --format diffusers
+      nipstool fuse-lora convert oil.safetensors -o peft-oil --format peft
     """
     terminal = Terminal(json, quiet, verbose, progress.value, data_on_stdout=output == "-")
     from nipstool.fuse_lora import convert as convert_lora

@@ -37,8 +37,11 @@ HELP = """Methods from this year's NeurIPS papers, on real files: one subcommand
 
 The name alone runs a method's main job; its other verbs follow the name.
 """
-EPILOG = """Exit status: 0 done, 1 failed, 2 usage, 65 bad data, 66 input missing, 69 a part or device is missing,
-70 internal error, 73 output cannot be made, 75 another run writes this output, 130 interrupted, 143 terminated."""
+EPILOG = (
+    "Exit status: 0 done, 1 failed, 2 usage, 65 bad data, 66 input missing, 69 a part or device is missing,"
+    " 70 internal error, 73 output cannot be made, 75 another run writes this output, 130 interrupted,"
+    " 143 terminated."
+)
 SETTINGS: dict[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
@@ -71,10 +74,7 @@ class Verb(TyperCommand):
             raise
 
     def get_help_option(self, ctx: Any) -> Any:
-        option = super().get_help_option(ctx)
-        if option is not None:
-            _tidy(option)
-        return option
+        return _tidied_help(super().get_help_option(ctx))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """The plain help in the same sections as the rich one."""
@@ -118,6 +118,9 @@ def _print_verbs(rows: list[tuple[str, str]]) -> None:
 class Root(TyperGroup):
     """`nipstool`: lists entry points without importing them, and loads the one that is asked for."""
 
+    def get_help_option(self, ctx: Any) -> Any:
+        return _tidied_help(super().get_help_option(ctx))
+
     def list_commands(self, ctx: Any) -> list[str]:
         return list(found())
 
@@ -125,6 +128,11 @@ class Root(TyperGroup):
         """A stub with the command's one-line help: enough for the list of commands."""
         entry = found().get(cmd_name)
         return None if entry is None else TyperCommand(cmd_name, help=one_line_help(entry))
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """The plain list; typer's own cuts long lines off."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, one_line_help(entry)) for name, entry in found().items()])
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, rest = args[0], args[1:]
@@ -249,6 +257,12 @@ def _tidy(param: Any) -> None:
         param.show_default = param.show_default and not param.count
 
 
+def _tidied_help(option: Any) -> Any:
+    if option is not None:
+        _tidy(option)
+    return option
+
+
 def choose_verb(capability: Capability, args: list[str], ctx: Any) -> tuple[Verb, list[str]]:
     """The verb that the first word names, else the default one; a near miss of a verb is a usage error."""
     first = args[0] if args else ""
@@ -287,6 +301,8 @@ def build_app() -> Root:
     shell = get_command_from_info(
         CommandInfo(callback=_root), pretty_exceptions_short=False, rich_markup_mode=None
     )
+    for param in shell.params:
+        _tidy(param)
     return Root(
         name=PROGRAM,
         help=HELP,

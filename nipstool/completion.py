@@ -33,7 +33,8 @@ def completion(shell: Annotated[Shell, typer.Argument(help="The shell to write t
 
     \b
     Examples:
-      nipstool completion bash > ~/.local/share/bash-completion/completions/nipstool
+      nipstool completion bash \\
+          > ~/.local/share/bash-completion/completions/nipstool
       nipstool completion zsh > "${fpath[1]}/_nipstool"
       nipstool completion fish > ~/.config/fish/completions/nipstool.fish
     """

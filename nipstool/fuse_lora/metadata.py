@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -79,24 +79,30 @@ def _own(adapters: Sequence[Adapter], hashes: Sequence[str], how: Merge) -> dict
 
 
 def _kohya(targets: Sequence[Target], adapters: Sequence[Adapter], style: Style) -> dict[str, str]:
-    linear = {t.rank for t in targets if not t.kernel or max(t.kernel) == 1}
-    conv = {t.rank for t in targets if t.kernel and max(t.kernel) > 1}
-    dim = str(next(iter(linear))) if len(linear) == 1 else "Dynamic"
-    args = {}
-    if conv:
-        size = str(next(iter(conv))) if len(conv) == 1 else "Dynamic"
-        args = {"conv_dim": size, "conv_alpha": size}
+    conv = [t for t in targets if max(t.kernel, default=1) > 1]
+    linear = [t for t in targets if max(t.kernel, default=1) == 1]
+    args = {"conv_dim": _one(t.rank for t in conv), "conv_alpha": _one(map(_alpha, conv))} if conv else {}
     base = next(
         (a.metadata["ss_base_model_version"] for a in adapters if a.metadata.get("ss_base_model_version")), ""
     )
     return {
         "ss_network_module": _MODULES.get(style.family, "networks.lora"),
-        "ss_network_dim": dim,
-        "ss_network_alpha": dim,
+        "ss_network_dim": _one(t.rank for t in linear),
+        "ss_network_alpha": _one(map(_alpha, linear)),
         **({"ss_network_args": json.dumps(args)} if args else {}),
         "ss_base_model_version": base or _BASES.get(style.family, style.family),
         "ss_v2": str(style.family == "sd2"),
     }
+
+
+def _alpha(target: Target) -> float:
+    return target.rank if target.alpha is None else target.alpha
+
+
+def _one(values: Iterable[float]) -> str:
+    """The one value that all share, as kohya writes it."""
+    different = set(values)
+    return f"{different.pop():g}" if len(different) == 1 else "Dynamic"
 
 
 def trigger_words(adapters: Sequence[Adapter]) -> dict[str, str]:

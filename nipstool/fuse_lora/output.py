@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from nipstool.fuse_lora.adapter import Adapter, swapped
 from nipstool.fuse_lora.names import suffixes
+from nipstool.fuse_lora.names.families import SD_FAMILIES
 from nipstool.fuse_lora.plan import Source
 from nipstool.fuse_lora.targets import Block, Style, Target
 from nipstool.kit.errors import DataError
@@ -66,6 +70,10 @@ def tensors_of(target: Target, B: Tensor, A: Tensor, style: Style, dtype: str) -
     keys = keys_of(target, style)
     if target.swap_halves:
         B = swapped(B)
+    alpha = float(target.rank) if target.alpha is None else target.alpha
+    if alpha != target.rank:
+        even = math.sqrt(target.rank / alpha)
+        B, A = B * even, A * even
     specs = specs_of(target, style, dtype)
     for role, tensor in (("down", A), ("up", B)):
         shape = specs[keys[role]][1]
@@ -74,7 +82,7 @@ def tensors_of(target: Target, B: Tensor, A: Tensor, style: Style, dtype: str) -
             raise DataError(f"{target.name}: values do not fit {dtype}; choose --dtype float32")
         yield keys[role], cast
     if "alpha" in keys:
-        yield keys["alpha"], torch.tensor(float(target.rank), dtype=torch.float32)
+        yield keys["alpha"], torch.tensor(alpha, dtype=torch.float32)
 
 
 def biases_of(
@@ -129,3 +137,21 @@ def may_copy(target: Target, block: Block, adapters: Sequence[Adapter], style: S
     has_alpha = "alpha" in suffixes(style.format)
     alpha = adapter.alpha(module)
     return "alpha" in module.keys if has_alpha else alpha is None or alpha == source.rank
+
+
+def with_one_alpha(blocks: Sequence[Block], style: Style) -> list[Block]:
+    """All modules of a kohya file for a UNet with one alpha, the rest of their scales in the factors.
+
+    Where alphas differ, diffusers loads most attention layers with the commonest one, whatever theirs is. A target
+    that would be copied with another alpha than most is computed instead.
+    """
+    targets = [t for block in blocks for t in block.targets]
+    if style.format != "kohya" or style.family not in SD_FAMILIES:
+        return list(blocks)
+    kept = Counter(t.alpha for t in targets if t.verbatim is not None and t.alpha is not None and t.alpha > 0)
+    alpha = (kept or Counter(float(t.rank) for t in targets)).most_common(1)[0][0]
+    return [replace(block, targets=tuple(_with_alpha(t, alpha) for t in block.targets)) for block in blocks]
+
+
+def _with_alpha(target: Target, alpha: float) -> Target:
+    return replace(target, alpha=alpha, verbatim=target.verbatim if target.alpha == alpha else None)

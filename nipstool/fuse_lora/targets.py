@@ -15,6 +15,7 @@ class Target:
     """One module of the output.
 
     rank: of its factors. verbatim: the file whose tensors are copied as they are (None: computed).
+    alpha: what a format that has one stores; None is the rank, that is scale 1.
     swap_halves: the format wants B's row halves in the other order. embedding: PEFT's lora_embedding_A/B.
     """
 
@@ -27,6 +28,7 @@ class Target:
     embedding: bool = False
     bias: bool = False
     verbatim: int | None = None
+    alpha: float | None = None
 
 
 @dataclass(frozen=True)
@@ -112,14 +114,9 @@ def _limited(rank: int, style: Style) -> int:
 
 def _cut(unit: Unit, style: Style) -> tuple[Target, ...]:
     """A block's parts as targets of their own; they share its A."""
-    whole = _target(unit.name, unit, style)
     return tuple(
         replace(
-            whole,
-            name=part,
-            stem=style.stem(part),
-            shape=(rows, unit.columns),
-            rank=_limited(min(unit.rank, rows), style),
+            _target(part, unit, style), shape=(rows, unit.columns), rank=_limited(min(unit.rank, rows), style)
         )
         for part, rows in zip(unit.parts, unit.rows, strict=True)
     )

@@ -29,7 +29,10 @@ def mark_copy(block: Block, job: Job) -> Block:
     target = block.targets[0]
     if job.how.weights[held[0]] != 1.0 or not may_copy(target, block, job.adapters, job.style, job.dtype):
         return block
-    return replace(block, targets=(replace(target, verbatim=held[0]),))
+    source = block.units[0].sources[held[0]]
+    assert source is not None
+    alpha = job.adapters[held[0]].alpha(source.module)
+    return replace(block, targets=(replace(target, verbatim=held[0], alpha=alpha),))
 
 
 def limit_energy(block: Block, job: Job, energy: float) -> Block:

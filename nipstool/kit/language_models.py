@@ -89,7 +89,7 @@ def to_config(raw: Mapping[str, Any], told: str) -> Any:
         raise DataError(f"{told}: transformers refuses this {kind} configuration: {_brief(error)}") from error
 
 
-def skeleton(config: Any, told: str) -> nn.Module:
+def skeleton(config: Any, told: str) -> Any:
     """The model of a configuration on torch's meta device: every module and shape, no weights."""
     import torch
     import transformers
@@ -118,7 +118,7 @@ def load_model(folder: StrPath, *, dtype: torch.dtype, device: torch.device | st
     check_input(folder)
     try:
         with quiet():
-            model, report = AutoModelForCausalLM.from_pretrained(
+            loaded: Any = AutoModelForCausalLM.from_pretrained(
                 str(folder),
                 local_files_only=True,
                 trust_remote_code=False,
@@ -128,6 +128,7 @@ def load_model(folder: StrPath, *, dtype: torch.dtype, device: torch.device | st
             )
     except Exception as error:  # transformers raises OSError, ValueError, RuntimeError and its own
         raise DataError(f"{folder}: transformers cannot load it: {_brief(error)}") from error
+    model, report = loaded
     odd = [*report["missing_keys"], *report["mismatched_keys"]]
     if odd:
         raise DataError(f"{folder}: no weights for {odd[0]}; expected a complete checkpoint")
@@ -170,14 +171,15 @@ def decoder_blocks(model: nn.Module) -> list[Block]:
     """
     from torch import nn
 
-    count = getattr(model.config, "num_hidden_layers", None)
+    config: Any = model.config
+    count = getattr(config, "num_hidden_layers", None)
     stacks = [
         (name, module)
         for name, module in model.named_modules()
         if isinstance(module, nn.ModuleList) and len(module) == count
     ]
     if not count or not stacks:
-        raise DataError(f"a {model.config.model_type} model: no list of {count} decoder blocks in it")
+        raise DataError(f"a {config.model_type} model: no list of {count} decoder blocks in it")
     name, stack = max(stacks, key=lambda item: sum(p.numel() for p in item[1].parameters()))
     return [_block(i, f"{name}.{i}", module) for i, module in enumerate(stack)]
 
@@ -236,7 +238,7 @@ def beginning_token(config: Any, tokenizer: Any = None) -> int | None:
 
 
 def cache_word(model: Any) -> str:
-    """The argument and the output's field that hold the key and value cache: its name changed in transformers 5."""
+    """The argument and the output's field that hold the key and value cache; transformers 5 renamed them."""
     return "cache" if "cache" in signature(model.forward).parameters else "past_key_values"
 
 

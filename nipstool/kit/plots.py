@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 SEQUENTIAL = "viridis"
 MISSING = "#e6e6e6"
+CATEGORIES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")  # Okabe and Ito
 
 
 def heatmap(
@@ -54,6 +55,44 @@ def heatmap(
     if reference is not None and reference <= (top or 1.0):
         bar.ax.axhline(reference, color="#d55e00", linewidth=2)
         bar.ax.set_xlabel(reference_label, color="#d55e00", fontsize=8)
+    figure.savefig(file, format=form, dpi=150, metadata=_undated(form))
+
+
+def bars(
+    file: BinaryIO,
+    labels: Sequence[str],
+    series: Mapping[str, Sequence[float]],
+    *,
+    title: str,
+    x_label: str,
+    y_label: str,
+    form: str = "png",
+) -> None:
+    """Draw one bar a label and series, side by side, on an axis that begins at 0.
+
+    Args:
+        file: binary file the picture is written to.
+        labels: of the places on the x axis.
+        series: name -> one value a label.
+        form: png, pdf or svg.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(max(5.0, 1.5 + 0.3 * len(labels)), 3.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    width = 0.8 / max(1, len(series))
+    for i, (name, values) in enumerate(series.items()):
+        places = [x + (i + 0.5) * width - 0.4 for x in range(len(labels))]
+        axes.bar(places, values, width, label=name, color=CATEGORIES[i % len(CATEGORIES)])
+    axes.set_xticks(range(len(labels)), labels=labels, fontsize=8 if len(labels) <= 40 else 5)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(y_label)
+    axes.set_title(title, loc="left", fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8, frameon=False)
     figure.savefig(file, format=form, dpi=150, metadata=_undated(form))
 
 

@@ -29,7 +29,7 @@ class Case:
     reads_stdin: bool = False  # an input may be '-'
     writes_stdout: bool = False  # the output may be '-'
     setting: tuple[str, str, str, str] | None = None  # an option; its value as a flag, variable and in TOML
-    heavy: bool = True  # imports torch
+    halves_are_bad: bool = True  # half of an input is no input
     essence: Callable[[Path], object] = Path.read_bytes  # of the output, what its inputs' names do not change
 
     def __str__(self) -> str:
@@ -76,6 +76,13 @@ def some_loras(folder: Path) -> None:
             tensors[f"{module}.lora_up.weight"] = random.standard_normal((height, 2), dtype=np.float32)
             tensors[f"{module}.alpha"] = np.array(1.0, np.float32)
         save_file(tensors, folder / name, {"ss_network_module": "networks.lora"})
+
+
+def some_rows(folder: Path) -> None:
+    """A hundred years of a river."""
+    flows = 1000.0 + 150.0 * np.random.default_rng(0).standard_normal(100)
+    rows = (f'{{"t": {t}, "flow": {flow:.1f}}}\n' for t, flow in enumerate(flows))
+    (folder / "rows.ndjson").write_text("".join(rows))
 
 
 def tensors(path: Path) -> dict[str, bytes]:
@@ -130,9 +137,40 @@ CASES = [
         setting=("--energy-rank", "0.7", "0.8", "0.9"),
         essence=tensors,
     ),
-    Case("completion", None, ("bash",), json=False, heavy=False),
+    Case(
+        "filter-nbf",
+        None,
+        ("rows.ndjson", "--domain", "nile", "--particles", "16"),
+        some_rows,
+        inputs=("rows.ndjson",),
+        json=False,
+        reads_stdin=True,
+        setting=("--seed", "1", "2", "3"),
+    ),
+    Case(
+        "filter-nbf",
+        "train",
+        ("--domain", "nile", "--scenarios", "2", "--steps", "2", "--batch", "2"),
+        output="nile.safetensors",
+        writes_stdout=True,
+        setting=("--seed", "1", "2", "3"),
+    ),
+    Case(
+        "filter-nbf",
+        "simulate",
+        ("--domain", "arena", "--steps", "200"),
+        json=False,
+        setting=("--seed", "1", "2", "3"),
+    ),
+    Case(
+        "filter-nbf",
+        "evaluate",
+        ("--domain", "nile", "--scenarios", "2", "--steps", "3", "--reference", "100", "--particles", "16"),
+        setting=("--particles", "8", "12", "20"),
+    ),
+    Case("completion", None, ("bash",), json=False),
     # the plug-in in tests/plugins
-    Case("example-shout", None, ("hello", "--times", "2"), json=False, heavy=False),
+    Case("example-shout", None, ("hello", "--times", "2"), json=False),
     Case(
         "example-copy",
         None,
@@ -142,8 +180,8 @@ CASES = [
         output="copy.txt",
         reads_stdin=True,
         writes_stdout=True,
+        halves_are_bad=False,
         setting=("--tag", "flag", "variable", "file"),
-        heavy=False,
     ),
     Case(
         "example-copy",
@@ -152,7 +190,7 @@ CASES = [
         some_text,
         inputs=("notes.txt",),
         reads_stdin=True,
+        halves_are_bad=False,
         setting=("--json", "", "1", "true"),
-        heavy=False,
     ),
 ]

@@ -1,7 +1,10 @@
 """Packages that register commands, made on the spot: what pip would leave in site-packages, and no more."""
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
+
+from tests.conformance.shell import environment
 
 
 def write_dist(folder: Path, name: str, commands: Mapping[str, str], modules: Mapping[str, str]) -> Path:
@@ -15,3 +18,9 @@ def write_dist(folder: Path, name: str, commands: Mapping[str, str], modules: Ma
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_text(source)
     return folder
+
+
+def installed(folder: Path, commands: Mapping[str, str], modules: Mapping[str, str]) -> dict[str, str]:
+    """What to set in the environment so that a package made in `folder` is installed too."""
+    place = write_dist(folder / "site", "example-other", commands, modules)
+    return {"PYTHONPATH": os.pathsep.join([environment()["PYTHONPATH"], str(place)])}

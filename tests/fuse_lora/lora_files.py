@@ -136,6 +136,16 @@ _RESNET = {"conv1": "in_layers.2", "conv2": "out_layers.3", "time_emb_proj": "em
 _RESNET["conv_shortcut"] = "skip_connection"
 
 
+_TOP = {
+    "conv_in": "input_blocks.0.0",
+    "conv_out": "out.2",
+    "time_embedding.linear_1": "time_embed.0",
+    "time_embedding.linear_2": "time_embed.2",
+    "add_embedding.linear_1": "label_emb.0.0",
+    "add_embedding.linear_2": "label_emb.0.2",
+}
+
+
 def _sgm(name: str) -> str:
     """Two layers a block: i = 3 b + l + 1 on the way down, i = 3 b + l on the way up."""
     if match := re.fullmatch(r"(down|up)_blocks\.(\d+)\.(attentions|resnets)\.(\d+)\.(.+)", name):
@@ -146,6 +156,8 @@ def _sgm(name: str) -> str:
         kind, layer, inner = match.groups()
         number = 1 if kind == "attentions" else 2 * int(layer)
         return f"middle_block.{number}." + _inner(kind, inner).partition(".")[2]
+    if name in _TOP:
+        return _TOP[name]
     block = int(name.split(".")[1])
     if "downsamplers" in name:
         return f"input_blocks.{3 * block + 3}.0.op"
@@ -292,16 +304,15 @@ def np_lora(
     k: int | None = None,
     energy: float | None = None,
 ) -> np.ndarray:
-    """w_c W_c (I + mu V V^T)^-1 + sum w_s W_s with V spanning all styles' directions; mu None: by `leak`."""
+    """w_c W_c (I - c V V^T) + sum w_s W_s, V spanning all styles' directions, c = mu / (1 + mu), or by `leak`."""
     styles = list(styles)
     given = list(weights) if weights is not None else [1.0] * (1 + len(styles))
     V = scipy.linalg.orth(np.concatenate([directions(W, k, energy) for W in styles], axis=1))
-    P = V @ V.T
+    on_V = content @ V @ V.T
     if mu is None:
-        overlap = np.linalg.norm(content @ P) ** 2 / np.linalg.norm(content) ** 2
+        overlap = np.linalg.norm(on_V) ** 2 / np.linalg.norm(content) ** 2
         mu = max(0.0, math.sqrt(overlap / leak) - 1.0)
-    eye = np.eye(P.shape[0])
-    damped = content @ (eye - P if math.isinf(mu) else np.linalg.inv(eye + mu * P))
+    damped = content - on_V * (1.0 if math.isinf(mu) else mu / (1.0 + mu))
     return given[0] * damped + sum(w * W for w, W in zip(given[1:], styles, strict=True))
 
 

@@ -160,9 +160,9 @@ def _swapped(reading: Reading, patterns: Collection[str], size: Widths) -> bool:
 def _format(stem: Stem, style: str, reading: Reading | None) -> str:
     if stem.kind in ("kohya", "onetrainer", "lycoris"):
         return stem.kind
+    if style == "xlabs":
+        return "xlabs"
     if reading is not None and reading.native:
-        if reading.alias and "processor" in style + stem.rest:
-            return "xlabs"
         return "onetrainer" if stem.kind == "component" else "bfl"
     if stem.kind in ("peft", "bfl"):
         return stem.kind

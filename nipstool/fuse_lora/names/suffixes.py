@@ -119,7 +119,9 @@ _KOHYA = {
     "bias": ".diff_b",
 }
 _AB = {"down": ".lora_A.weight", "up": ".lora_B.weight", "bias": ".lora_B.bias"}
-_WRITTEN = {"kohya": _KOHYA, "diffusers": _AB, "peft": _AB, "bfl": {**_AB, "bias": ".diff_b"}}
+# bfl: ComfyUI reads either pair of suffixes, diffusers converts BFL's names of FLUX with lora_down/up alone
+_BFL = {"down": ".lora_down.weight", "up": ".lora_up.weight", "bias": ".diff_b"}
+_WRITTEN = {"kohya": _KOHYA, "diffusers": _AB, "peft": _AB, "bfl": _BFL}
 
 
 def suffixes(format: str, *, embedding: bool = False) -> Mapping[str, str]:

@@ -24,7 +24,6 @@ class Reading(NamedTuple):
     pattern: str
     numbers: tuple[str, ...]
     native: bool
-    alias: bool
 
 
 @dataclass(frozen=True)
@@ -69,8 +68,7 @@ class Table:
             if found is not None:
                 row, numbers = found
                 pattern = self._pattern(row)
-                alias = native and row >= len(self.rows)
-                return Reading(pattern.format(*numbers), pattern, numbers, native, alias)
+                return Reading(pattern.format(*numbers), pattern, numbers, native)
         return None
 
     def _pattern(self, row: int) -> str:

@@ -1,0 +1,424 @@
+"""Fused files loaded by diffusers and PEFT: the model's output is that with the dense result in its weights."""
+
+import copy
+import inspect
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from nipstool.fuse_lora import fuse
+from tests.fuse_lora.lora_files import (
+    Dense,
+    Lora,
+    dense,
+    deviation,
+    dotted,
+    flux_shapes,
+    flux_split,
+    kohya,
+    kohya_flux,
+    kohya_sd15,
+    kohya_sdxl,
+    np_lora,
+    random_lora,
+    read,
+    save,
+)
+
+pytest.importorskip("diffusers", reason="needs diffusers as oracle")
+pytest.importorskip("peft", reason="needs PEFT as oracle")
+
+from diffusers import FluxTransformer2DModel, UNet2DConditionModel
+from diffusers.loaders import (
+    FluxLoraLoaderMixin,
+    StableDiffusionLoraLoaderMixin,
+    StableDiffusionXLLoraLoaderMixin,
+    lora_conversion_utils,
+    lora_pipeline,
+    single_file_utils,
+)
+from peft import PeftModel
+from transformers import CLIPTextConfig, CLIPTextModel, GPT2Config, GPT2LMHeadModel
+
+from tests.fuse_lora.models import FLUX_WIDTH, Small, complaints, small_flux, small_sd15, small_sdxl
+
+MUS = (0.0, 0.5, math.inf)
+
+
+def resized(module: ModuleType, name: str, wide: str, small: str) -> Callable[..., Any]:
+    """One of diffusers' converters of FLUX, for a model of another width than the one written into it."""
+    source = inspect.getsource(getattr(module, name))
+    assert wide in source
+    names = dict(vars(module))
+    exec(source.replace(wide, small), names)
+    return names[name]
+
+
+@pytest.fixture(autouse=True)
+def no_gradients() -> Any:
+    with torch.no_grad():
+        yield
+
+
+def reference(content: Dense, style: Dense, mu: float) -> Dense:
+    both = content.keys() & style.keys()
+    return {**content, **style, **{name: np_lora(content[name], [style[name]], mu) for name in both}}
+
+
+def check_output(found: Tensor, wanted: Tensor, plain: Tensor) -> None:
+    """The wanted output, and one that the LoRA has changed."""
+    scale = wanted.abs().max()
+    assert float((found - wanted).abs().max() / scale) < 1e-5
+    assert float((found - plain).abs().max() / scale) > 1e-2
+
+
+@dataclass(frozen=True)
+class Case:
+    """A small model, two files for it, and what is expected of their fusion with each mu."""
+
+    small: Small
+    content: Path
+    style: Path
+    expected: Mapping[float, Dense]
+    outputs: Mapping[float, Tensor]
+
+    def check(self, loaded: nn.Module, mu: float) -> None:
+        check_output(self.small.run(loaded), self.outputs[mu], self.small.run(self.small.model))
+
+
+def make_case(folder: Path, small: Small, content: Lora, stem: Callable[[str], str]) -> Case:
+    """A kohya file at scale 2, and a diffusers file of another rank that lacks every fourth layer."""
+    some = {name: shape for place, (name, shape) in enumerate(small.shapes.items()) if place % 4}
+    style = random_lora(some, 4, 2, size=0.5)
+    a = save(folder / "content.safetensors", kohya(content, stem, alpha=6.0))
+    b = save(folder / "style.safetensors", dotted(style))
+    updates = {name: 2.0 * W for name, W in dense(content).items()}
+    if small.component == "transformer":
+        updates = flux_split(updates)
+    expected = {mu: reference(updates, dense(style), mu) for mu in MUS}
+    with torch.no_grad():
+        return Case(small, a, b, expected, {mu: small.output_with(W) for mu, W in expected.items()})
+
+
+@pytest.fixture(scope="module")
+def sd15(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    small = small_sd15()
+    content = random_lora(small.shapes, 3, 1, size=0.5)
+    return make_case(tmp_path_factory.mktemp("sd15"), small, content, kohya_sd15)
+
+
+@pytest.fixture(scope="module")
+def sdxl(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    small = small_sdxl()
+    content = random_lora(small.shapes, 3, 1, size=0.5)
+    return make_case(tmp_path_factory.mktemp("sdxl"), small, content, kohya_sdxl)
+
+
+@pytest.fixture(scope="module")
+def flux(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """The content in fused blocks, the style in split ones and in the layers around them."""
+    content = random_lora(flux_shapes(FLUX_WIDTH, 1, 2), 3, 1, size=0.5)
+    return make_case(tmp_path_factory.mktemp("flux"), small_flux(), content, kohya_flux)
+
+
+# --- UNets ----------------------------------------------------------------------------------------
+
+
+def load_unet(loader: Any, path: Path, unet: nn.Module) -> nn.Module:
+    """As a pipeline does it: read, convert, and put into the model."""
+    state, alphas, metadata = loader.lora_state_dict(
+        str(path.parent), weight_name=path.name, unet_config=unet.config, return_lora_metadata=True
+    )
+    loader.load_lora_into_unet(state, alphas, unet, metadata=metadata)
+    return unet
+
+
+def load_peft(folder: Path, model: nn.Module) -> nn.Module:
+    """PEFT's own way; nothing may be missing or left over."""
+    loaded = PeftModel.from_pretrained(model, str(folder))
+    result = loaded.load_adapter(str(folder), "again")
+    assert (result.missing_keys, result.unexpected_keys) == ([], [])
+    return loaded
+
+
+@pytest.mark.parametrize("mu", MUS)
+@pytest.mark.parametrize("format", ["kohya", "diffusers", "peft"])
+@pytest.mark.parametrize("family", ["sd15", "sdxl"])
+def test_unet(tmp_path: Path, request: pytest.FixtureRequest, family: str, format: str, mu: float) -> None:
+    case: Case = request.getfixturevalue(family)
+    loader = {"sd15": StableDiffusionLoraLoaderMixin, "sdxl": StableDiffusionXLLoraLoaderMixin}[family]
+    out = tmp_path / ("folder" if format == "peft" else "out.safetensors")
+    fusion = fuse(case.content, [case.style], out, mu=mu, format=format)
+    assert fusion.family == family
+    assert len(fusion.modules) == len(case.small.shapes)
+    with complaints() as said:
+        model = case.small.fresh()
+        loaded = load_peft(out, model) if format == "peft" else load_unet(loader, out, model)
+    assert said == []
+    case.check(loaded, mu)
+
+
+# --- FLUX -----------------------------------------------------------------------------------------
+
+
+def load_flux(path: Path, transformer: nn.Module, monkeypatch: pytest.MonkeyPatch) -> nn.Module:
+    name, wide = "_convert_kohya_flux_lora_to_diffusers", "[3072, 3072, 3072, 12288]"
+    small = str([FLUX_WIDTH, FLUX_WIDTH, FLUX_WIDTH, 4 * FLUX_WIDTH])
+    monkeypatch.setattr(lora_pipeline, name, resized(lora_conversion_utils, name, wide, small))
+    state, alphas, metadata = FluxLoraLoaderMixin.lora_state_dict(
+        str(path.parent), weight_name=path.name, return_alphas=True, return_lora_metadata=True
+    )
+    # outside the blocks this converter leaves the component away, and the loader would then pass them over
+    state = {key if key.startswith("transformer.") else f"transformer.{key}": t for key, t in state.items()}
+    FluxLoraLoaderMixin.load_lora_into_transformer(state, alphas, transformer, metadata=metadata)
+    return transformer
+
+
+def bfl_updates(path: Path, small: Small) -> Dense:
+    """The updates of a BFL file under diffusers' names, by diffusers' converter of BFL's checkpoints.
+
+    A checkpoint is made whose weights are the updates, with zeros for what the file does not have.
+    """
+    found = {stem.removeprefix("diffusion_model."): W for stem, W in read(path).items()}
+    checkpoint: dict[str, Tensor] = {}
+    for name, (rows, columns) in bfl_shapes(small).items():
+        W = found.pop(name, np.zeros((rows, columns)))
+        checkpoint[f"{name}.weight"], checkpoint[f"{name}.bias"] = torch.from_numpy(W), torch.zeros(rows)
+    assert found == {}
+    for block in {name.split(".")[1] for name in bfl_shapes(small) if name.startswith("double")}:
+        for side in ("img", "txt"):
+            for which in ("query", "key"):
+                checkpoint[f"double_blocks.{block}.{side}_attn.norm.{which}_norm.scale"] = torch.zeros(1)
+    for block in {name.split(".")[1] for name in bfl_shapes(small) if name.startswith("single")}:
+        for which in ("query", "key"):
+            checkpoint[f"single_blocks.{block}.norm.{which}_norm.scale"] = torch.zeros(1)
+    name = "convert_flux_transformer_checkpoint_to_diffusers"
+    convert = resized(single_file_utils, name, "inner_dim = 3072", f"inner_dim = {FLUX_WIDTH}")
+    weights = {f"transformer.{key}": W for key, W in convert(checkpoint).items() if key.endswith(".weight")}
+    names = small.shapes.keys()
+    return {key.removesuffix(".weight"): W.numpy() for key, W in weights.items() if key[:-7] in names}
+
+
+def bfl_shapes(small: Small) -> dict[str, tuple[int, int]]:
+    shapes = flux_shapes(FLUX_WIDTH, 1, 2)
+    for bfl, name in {
+        "img_in": "x_embedder",
+        "txt_in": "context_embedder",
+        "final_layer.linear": "proj_out",
+        "final_layer.adaLN_modulation.1": "norm_out.linear",
+        **{
+            f"{bfl}.{side}_layer": f"time_text_embed.{embedder}_embedder.linear_{number}"
+            for bfl, embedder in (("time_in", "timestep"), ("guidance_in", "guidance"), ("vector_in", "text"))
+            for side, number in (("in", 1), ("out", 2))
+        },
+    }.items():
+        rows, columns = small.shapes[f"transformer.{name}"]
+        shapes[bfl] = rows, columns
+    return shapes
+
+
+@pytest.mark.parametrize("mu", MUS)
+@pytest.mark.parametrize("format", ["kohya", "diffusers", "peft", "bfl"])
+def test_flux(tmp_path: Path, flux: Case, monkeypatch: pytest.MonkeyPatch, format: str, mu: float) -> None:
+    out = tmp_path / ("folder" if format == "peft" else "out.safetensors")
+    fusion = fuse(flux.content, [flux.style], out, mu=mu, format=format)
+    assert fusion.family == "flux"
+    with complaints() as said:
+        model = flux.small.fresh()
+        loaded = load_peft(out, model) if format == "peft" else load_flux(out, model, monkeypatch)
+    assert said == []
+    flux.check(loaded, mu)
+
+
+def test_bfl_by_the_converter_of_checkpoints(tmp_path: Path, flux: Case) -> None:
+    fuse(flux.content, [flux.style], tmp_path / "out.safetensors", mu=0.5, format="bfl")
+    found = bfl_updates(tmp_path / "out.safetensors", flux.small)
+    assert found.keys() == flux.small.shapes.keys() >= flux.expected[0.5].keys()
+    for name, W in found.items():
+        assert deviation(W, flux.expected[0.5].get(name, np.zeros_like(W))) < 1e-6, name
+
+
+# --- GPT-2 ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def gpt2() -> GPT2LMHeadModel:
+    """Two layers of the real width: as many as are compared."""
+    torch.manual_seed(0)
+    return GPT2LMHeadModel(GPT2Config(n_layer=2, vocab_size=32, n_positions=16)).eval()
+
+
+@pytest.fixture
+def gpt2_pair(data_dir: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """The real adapters' first two layers, without the classifier's head."""
+    folders = []
+    for name in ("peft_gpt2", "peft_gpt2_tigrinya"):
+        source, folder = data_dir / "fuse-lora" / name, tmp_path / name
+        state = load_file(source / "adapter_model.safetensors")
+        first = {key: t for key, t in state.items() if ".h.0." in key or ".h.1." in key}
+        save(folder / "adapter_model.safetensors", first)
+        config = json.loads((source / "adapter_config.json").read_text())
+        (folder / "adapter_config.json").write_text(json.dumps(config | {"task_type": None}))
+        folders.append(folder)
+    return folders[0], folders[1]
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize(("kind", "rank", "most"), [("cat", None, 1e-6), ("svd", 8, 1e-5)])
+@pytest.mark.parametrize("weights", [(1.0, 1.0), (0.7, -0.4)])
+def test_mu_0_is_pefts_weighted_adapter(
+    tmp_path: Path,
+    gpt2: GPT2LMHeadModel,
+    gpt2_pair: tuple[Path, Path],
+    kind: str,
+    rank: int | None,
+    most: float,
+    weights: tuple[float, float],
+) -> None:
+    model = PeftModel.from_pretrained(copy.deepcopy(gpt2), str(gpt2_pair[0]), adapter_name="content")
+    model.load_adapter(str(gpt2_pair[1]), "style")
+    model.add_weighted_adapter(
+        ["content", "style"], list(weights), "both", combination_type=kind, svd_rank=rank, svd_full_matrices=False
+    )
+    fuse(gpt2_pair[0], [gpt2_pair[1]], tmp_path / "out", mu=0.0, rank=rank, weights=weights)
+    found = read(tmp_path / "out")
+    compared = 0
+    for name, layer in model.named_modules():
+        if hasattr(layer, "lora_A") and "both" in layer.lora_A:
+            B, A = (getattr(layer, side)["both"].weight.double().numpy() for side in ("lora_B", "lora_A"))
+            assert deviation(found[name], layer.scaling["both"] * (B @ A)) < most, name
+            compared += 1
+    assert compared == len(found) == 6
+
+
+@pytest.mark.realdata
+def test_gpt2(tmp_path: Path, gpt2: GPT2LMHeadModel, gpt2_pair: tuple[Path, Path]) -> None:
+    """Its layers keep their weights transposed (fan_in_fan_out), which changes nothing about A and B."""
+    tokens = torch.arange(12)[None]
+    a, b = (read(folder) for folder in gpt2_pair)
+    plain = gpt2(tokens).logits
+    for mu in MUS:
+        fuse(gpt2_pair[0], [gpt2_pair[1]], tmp_path / f"{mu}", mu=mu)
+        with complaints() as said:
+            loaded = load_peft(tmp_path / f"{mu}", copy.deepcopy(gpt2))
+        assert said == []
+        model = copy.deepcopy(gpt2)
+        modules = dict(model.named_modules())
+        for name, W in reference(a, b, mu).items():
+            modules[name.removeprefix("base_model.model.")].weight.data += torch.from_numpy(W.T)
+        check_output(loaded(tokens).logits, model(tokens).logits, plain)
+
+
+# --- every module of the full models --------------------------------------------------------------
+
+
+def on_meta(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {key: tensor.to("meta") for key, tensor in state.items()}
+
+
+def adapted(model: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Layer -> (out, in) of what was put into a model."""
+    return {
+        name: (layer.lora_B["default_0"].weight.shape[0], layer.lora_A["default_0"].weight.shape[1])
+        for name, layer in model.named_modules()
+        if hasattr(layer, "lora_A") and "default_0" in layer.lora_A
+    }
+
+
+@pytest.mark.realdata
+@pytest.mark.parametrize("format", ["kohya", "diffusers"])
+def test_every_module_of_sdxl(data_dir: Path, tmp_path: Path, format: str) -> None:
+    """722 modules of the UNet and 72 of one text encoder, names and shapes as in the real model."""
+    lists = json.loads((data_dir / "fuse-lora" / "keylists" / "sdxl_unet_attn_modules.json").read_text())
+    shapes = {f"unet.{name}": tuple(shape) for name, shape in lists["diffusers"].items()}
+    encoder = CLIPTextModel(CLIPTextConfig(hidden_size=16, intermediate_size=24, num_attention_heads=2))
+    shapes |= {
+        f"text_encoder.{'' if name.startswith('text_model.') else 'text_model.'}{name}": tuple(layer.weight.shape)
+        for name, layer in encoder.named_modules()
+        if isinstance(layer, nn.Linear)
+    }
+    assert len(shapes) == 722 + 72
+    whole = random_lora(shapes, 1, 1)
+    part = {name: whole[name] for place, name in enumerate(shapes) if place % 3}
+    spelled = dict(zip((f"unet.{n}" for n in lists["diffusers"]), lists["kohya"], strict=True))
+    a = save(tmp_path / "a.safetensors", kohya(part, lambda n: spelled.get(n) or kohya_sdxl(n), alpha=1.0))
+    b = save(tmp_path / "b.safetensors", dotted(whole))
+    out = tmp_path / "out.safetensors"
+    assert len(fuse(a, [b], out, format=format).modules) == len(shapes)
+    with torch.device("meta"):
+        unet = UNet2DConditionModel(**json.loads(SDXL_CONFIG))
+    loader = StableDiffusionXLLoraLoaderMixin
+    with complaints() as said:
+        state, alphas, metadata = loader.lora_state_dict(
+            str(tmp_path), weight_name=out.name, unet_config=unet.config, return_lora_metadata=True
+        )
+        loader.load_lora_into_unet(on_meta(state), alphas, unet, metadata=metadata, low_cpu_mem_usage=True)
+        loader.load_lora_into_text_encoder(state, alphas, encoder, prefix="text_encoder", metadata=metadata)
+    assert said == []
+    assert adapted(unet) == {name: tuple(shape) for name, shape in lists["diffusers"].items()}
+    assert len(adapted(encoder)) == 72
+
+
+SDXL_CONFIG = """{
+  "sample_size": 128, "block_out_channels": [320, 640, 1280], "layers_per_block": 2,
+  "down_block_types": ["DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"],
+  "up_block_types": ["CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"],
+  "transformer_layers_per_block": [1, 2, 10], "attention_head_dim": [5, 10, 20], "cross_attention_dim": 2048,
+  "use_linear_projection": true, "addition_embed_type": "text_time", "addition_time_embed_dim": 256,
+  "projection_class_embeddings_input_dim": 2816
+}"""
+
+
+@pytest.mark.parametrize("format", ["kohya", "diffusers", "bfl"])
+def test_every_module_of_flux(tmp_path: Path, format: str) -> None:
+    """304 modules as BFL counts them, 494 as diffusers does."""
+    shapes = flux_shapes(3072, 19, 38)
+    assert len(shapes) == 304
+    whole = random_lora(shapes, 1, 1)
+    part = {name: whole[name] for place, name in enumerate(shapes) if place % 3}
+    a = save(tmp_path / "a.safetensors", kohya(part, kohya_flux, alpha=1.0, dtype=torch.float16))
+    b = save(tmp_path / "b.safetensors", kohya(whole, kohya_flux, alpha=1.0, dtype=torch.float16))
+    out = tmp_path / "out.safetensors"
+    fuse(a, [b], out, format=format)
+    with torch.device("meta"):
+        transformer = FluxTransformer2DModel(guidance_embeds=True)
+    with complaints() as said:
+        state, alphas, metadata = FluxLoraLoaderMixin.lora_state_dict(
+            str(tmp_path), weight_name=out.name, return_alphas=True, return_lora_metadata=True
+        )
+        FluxLoraLoaderMixin.load_lora_into_transformer(
+            on_meta(state), alphas, transformer, metadata=metadata, low_cpu_mem_usage=True
+        )
+    assert said == []
+    blocks = {
+        name: tuple(layer.base_layer.weight.shape if hasattr(layer, "base_layer") else layer.weight.shape)
+        for name, layer in transformer.named_modules()
+        if "blocks." in name and (hasattr(layer, "base_layer") or isinstance(layer, nn.Linear))
+        if "lora_" not in name and not name.endswith("base_layer")
+    }
+    assert len(blocks) == 494
+    assert adapted(transformer) == blocks
+
+
+def test_a_peft_folder_names_exactly_its_modules(tmp_path: Path, flux: Case) -> None:
+    """'proj_out' is the end of other modules' names; loaded by its config, only itself is adapted."""
+    small, last, inner = flux.small, "transformer.proj_out", "transformer.transformer_blocks.0.attn.to_q"
+    lora = random_lora({name: small.shapes[name] for name in (last, inner)}, 2, 1, size=0.5)
+    other = random_lora({last: small.shapes[last]}, 3, 2, size=0.5)
+    a, b = save(tmp_path / "a.safetensors", dotted(lora)), save(tmp_path / "b.safetensors", dotted(other))
+    fuse(a, [b], tmp_path / "out", mu=0.0, format="peft")
+    loaded = load_peft(tmp_path / "out", small.fresh())
+    layers = {f"transformer.{name}" for name, layer in loaded.named_modules() if hasattr(layer, "lora_A")}
+    assert {name.replace("base_model.model.", "") for name in layers} == {last, inner}
+    expected = {last: dense(lora)[last] + dense(other)[last], inner: dense(lora)[inner]}
+    check_output(small.run(loaded), small.output_with(expected), small.run(small.model))
