@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nipstool.fuse_lora.algorithms import fold
+from nipstool.fuse_lora.algorithms import fold_with_error
 from nipstool.fuse_lora.names import Layout, Module, read_layout
 from nipstool.kit.errors import DataError, InputMissingError
 from nipstool.kit.tensors import TensorReader, open_tensors
@@ -71,17 +71,24 @@ class Adapter:
         B is [out, r] and A is [r, in * kernel]; B's rows stand in the canonical order. `rank` is the rank
         to stop at where the exact one of a LoHa or LoKr would be too large.
         """
+        B, A, _ = self.folded(module, device=device, rank=rank)
+        return B, A
+
+    def folded(
+        self, module: Module, *, device: torch.device | str = "cpu", rank: int | None = None
+    ) -> tuple[Tensor, Tensor, float]:
+        """`factors`, and the relative error of having stopped at `rank`: 0 where they are exact."""
         tensors = {
             role: self.reader.read(key).to(device) for role, key in module.keys.items() if role not in _ASIDE
         }
-        B, A = fold(
+        B, A, error = fold_with_error(
             module.algorithm,
             tensors,
             self.alpha(module),
             rank=rank,
             name=f"{self.label}: {module.stem}",
         )
-        return (swapped(B) if module.swap_halves else B), A
+        return (swapped(B) if module.swap_halves else B), A, error
 
     def bias(self, module: Module, rows: int) -> Tensor | None:
         """The module's bias delta in float64, rows in the canonical order; None where it has none.
@@ -179,13 +186,21 @@ def _read_config(path: Path) -> dict[str, Any]:
     kind = config.get("peft_type", "LORA")
     if kind != "LORA":
         raise DataError(f"{path}: peft_type {kind} is not supported, expected LORA")
+    _check_config(config, str(path))
+    return config
+
+
+def _check_config(config: Mapping[str, Any], where: str) -> None:
+    """Refuse a LoraConfig whose entries are not of the kind that is expected of them."""
     for key in ("r", "lora_alpha"):
         if not isinstance(config.get(key, 1), int | float):
-            raise DataError(f"{path}: {key} should be a number, found {config[key]!r}")
+            raise DataError(f"{where}: {key} should be a number, found {config[key]!r}")
     for key in ("rank_pattern", "alpha_pattern"):
         if not isinstance(config.get(key) or {}, dict):
-            raise DataError(f"{path}: {key} should be an object")
-    return config
+            raise DataError(f"{where}: {key} should be an object")
+    saved = config.get("modules_to_save") or []
+    if not isinstance(saved, list) or not all(isinstance(name, str) for name in saved):
+        raise DataError(f"{where}: modules_to_save should be a list of names, found {saved!r}")
 
 
 def _embedded_config(metadata: Mapping[str, str], label: str) -> dict[str, Any]:
@@ -197,11 +212,16 @@ def _embedded_config(metadata: Mapping[str, str], label: str) -> dict[str, Any]:
         flat = json.loads(text)
     except ValueError as error:
         raise DataError(f"{label}: the metadata lora_adapter_metadata is no JSON: {error}") from error
-    config: dict[str, Any] = {"components": {}}
+    where = f"{label}: the metadata lora_adapter_metadata"
+    if not isinstance(flat, dict):
+        raise DataError(f"{where}: expected a JSON object, found {type(flat).__name__}")
+    components: dict[str, dict[str, Any]] = {}
     for key, value in flat.items():
         component, _, name = key.partition(".")
-        config["components"].setdefault(component, {})[name] = value
-    return config
+        components.setdefault(component, {})[name] = value
+    for component in components.values():
+        _check_config(component, where)
+    return {"components": components}
 
 
 def _configured_alpha(config: Mapping[str, Any], name: str, rank: int) -> float | None:

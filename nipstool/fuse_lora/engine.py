@@ -54,19 +54,24 @@ Styles = Sequence[tuple[int, Factors]]
 """(file, factors) of each style that has the unit."""
 
 
-def load(unit: Unit, adapter: Adapter, file: int, device: torch.device, rank: int | None) -> Factors | None:
-    """A unit's factors in one file: B [rows, r] and A [r, columns] in float64, or None where it is absent."""
+def load(
+    unit: Unit, adapter: Adapter, file: int, device: torch.device, rank: int | None
+) -> tuple[Tensor, Tensor, float] | None:
+    """A unit's B [rows, r] and A [r, columns] in one file, in float64, and the relative error of having folded
+    no further than `rank`; None where it is absent."""
     source = unit.sources[file]
     if source is None:
         return None
-    B, A = adapter.factors(source.module, device=device, rank=rank)
+    B, A, error = adapter.folded(source.module, device=device, rank=rank)
     if source.rows is not None:
         B = B[source.rows[0] : source.rows[1]]
-    return B, A
+    return B, A, error
 
 
 def stack(pairs: Sequence[Factors]) -> Factors:
     """Factors of equal shapes as one batch."""
+    if len(pairs) == 1:  # no copy: this is every module on a CPU
+        return pairs[0][0][None], pairs[0][1][None]
     return torch.stack([B for B, _ in pairs]), torch.stack([A for _, A in pairs])
 
 
@@ -91,7 +96,7 @@ def merge(factors: Sequence[Factors | None], how: Merge, *, measure: bool = True
             measured = _measured(found, content, styles, mu, V, how)
         content = content[0], np_lora.project(content[1], V, mu)
     kept = ([(0, content)] if content is not None else []) + styles
-    return [(i, how.weights[i] * B, A) for i, (B, A) in kept], measured
+    return [(i, B if how.weights[i] == 1.0 else how.weights[i] * B, A) for i, (B, A) in kept], measured
 
 
 def _whole_style(styles: Styles, spectra: Sequence[ThinSVD], how: Merge) -> ThinSVD | Factors:

@@ -29,7 +29,7 @@ from nipstool.fuse_lora.writing import open_output
 from nipstool.kit.errors import UsageError
 from nipstool.kit.files import STDIO, check_output, is_stdio, sha256, spooled_input
 from nipstool.kit.progress import Progress, silent
-from nipstool.kit.runtime import available_threads, choose_device
+from nipstool.kit.runtime import available_threads, choose_device, return_large_blocks
 
 
 @dataclass(frozen=True)
@@ -201,6 +201,7 @@ def run(
 ) -> Fusion:
     """The steps that fuse and convert share."""
     where = device_for(device)
+    return_large_blocks()
     with ExitStack() as stack, torch.inference_mode():
         paths = spool(inputs, stack)
         adapters = [

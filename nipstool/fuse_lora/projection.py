@@ -314,7 +314,7 @@ def interference(content: Factors | ThinSVD, V: Tensor, style: Factors | ThinSVD
     k_out = torch.minimum(k, _numerical_rank(sigma_s, RTOL))
     U = _keep_columns(U_s, k_out)
     overlap, chance = _overlap(V_c, sigma_c, V), k.to(V.dtype) / V.shape[-2]
-    product = inner(U_c * sigma_c[..., None, :], V_c.mT, U_s * sigma_s[..., None, :], V_s.mT)
+    product = ((U_c.mT @ U_s) * (V_c.mT @ V_s) * sigma_c[..., None] * sigma_s[..., None, :]).sum((-2, -1))
     principal_max, principal_mean = _principal_cosines(_keep_columns(V_c, _numerical_rank(sigma_c, RTOL)), V)
     return Interference(
         norm_c=norm_c,

@@ -24,7 +24,8 @@ class ModuleReport:
     rank: of the result. k: directions of the style that are protected. overlap: o = ||dW_c V||^2 / ||dW_c||^2 on
     the input side; chance: k/n, what independent updates share; ratio: overlap / chance; *_out: the output side.
     retained, leaked: energy kept in all, and on the style's directions, after the projection with mu.
-    change: ||fused - plain sum|| / ||plain sum||. truncation: relative error of a rank limit.
+    change: ||fused - plain sum|| / ||plain sum||. truncation: relative error of a rank limit, of a LoHa or LoKr that
+    was folded no further than it too.
     """
 
     name: str

@@ -37,7 +37,7 @@ def mark_copy(block: Block, job: Job) -> Block:
 
 def limit_energy(block: Block, job: Job, energy: float) -> Block:
     """The block with its targets' ranks cut to the smallest that hold the share of energy: a pass of its own."""
-    terms, _, _ = _terms([block], job, measure=False)
+    terms, _, _, _ = _terms([block], job, measure=False)
     wide = replace(block, targets=tuple(replace(t, rank=_NO_LIMIT) for t in block.targets))
     ranks = [rank_for_energy(singular_values(B, A), energy) for _, B, A, _ in compose(wide, terms)]
     targets = tuple(replace(t, rank=min(r, t.rank)) for t, r in zip(block.targets, ranks, strict=True))
@@ -101,20 +101,29 @@ def _signature(block: Block) -> object:
 
 def _terms(
     batch: Sequence[Block], job: Job, *, measure: bool
-) -> tuple[list[Terms], list[Measured | None], list[Tensor]]:
-    """Per unit of the batch's blocks: the terms of its sum, what was measured, and the norm of the plain sum."""
-    terms, measures, plain = [], [], []
+) -> tuple[list[Terms], list[Measured | None], list[Tensor], list[Tensor]]:
+    """Per unit of the batch's blocks: the terms of its sum, what was measured, the norm of the plain sum, and that
+    of what folding has left out of it."""
+    terms, measures, plain, left_out = [], [], [], []
     for index in range(len(batch[0].units)):
-        factors = []
+        factors, lost = [], torch.zeros(len(batch), dtype=torch.float64)
         for file, adapter in enumerate(job.adapters):
             pairs = [load(b.units[index], adapter, file, job.device, job.rank) for b in batch]
             held = [p for p in pairs if p is not None]
-            factors.append(stack(held) if held else None)
+            factors.append(stack([(B, A) for B, A, _ in held]) if held else None)
+            if any(error for _, _, error in held):
+                lost += torch.tensor([(job.how.weights[file] * _lost(*p)) ** 2 for p in held])
         summands, measured = merge(factors, job.how, measure=measure)
         terms.append(summands)
         measures.append(measured)
         plain.append(measured.plain if measured else _norm(summands))
-    return terms, measures, plain
+        left_out.append(lost.sqrt())
+    return terms, measures, plain, left_out
+
+
+def _lost(B: Tensor, A: Tensor, error: float) -> float:
+    """The norm of what the best approximation B A of an update lacks, from its relative error."""
+    return error / math.sqrt(1 - error**2) * float(frobenius(B, A))
 
 
 def _norm(terms: Terms) -> Tensor:
@@ -122,7 +131,7 @@ def _norm(terms: Terms) -> Tensor:
 
 
 def _measure_batch(batch: Sequence[Block], job: Job) -> Made:
-    _, measures, plain = _terms(batch, job, measure=True)
+    _, measures, plain, _ = _terms(batch, job, measure=True)
     reports = [
         module_report(block, index, place, measured, 0.0, float(norm[index]))
         for index, block in enumerate(batch)
@@ -134,17 +143,20 @@ def _measure_batch(batch: Sequence[Block], job: Job) -> Made:
 def _fuse_batch(batch: Sequence[Block], job: Job) -> Made:
     if batch[0].targets[0].verbatim is not None:
         return _copy(batch[0], job)
-    terms, measures, plain = _terms(batch, job, measure=True)
+    terms, measures, plain, left_out = _terms(batch, job, measure=True)
     composed = compose(batch[0], terms)
     tensors, reports = [], []
     for index, block in enumerate(batch):
         error = math.hypot(*(float(lost[index]) for _, _, _, lost in composed))
+        norms, gone = ([float(values[index]) for values in per_unit] for per_unit in (plain, left_out))
+        if any(gone):
+            error = math.hypot(error * math.hypot(*norms), *gone) / math.hypot(*norms, *gone)
         for target, (_, B, A, _) in zip(block.targets, composed, strict=True):
             tensors += tensors_of(target, B[index], A[index], job.style, job.dtype)
         tensors += biases_of(block, job.adapters, job.how.weights, job.style).items()
         reports += [
-            module_report(block, index, place, measured, error, float(norm[index]))
-            for place, (measured, norm) in enumerate(zip(measures, plain, strict=True))
+            module_report(block, index, place, measured, error, math.hypot(norm, lost))
+            for place, (measured, norm, lost) in enumerate(zip(measures, norms, gone, strict=True))
         ]
     return len(batch), tensors, reports
 

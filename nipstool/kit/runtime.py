@@ -84,6 +84,20 @@ def torch_threads(count: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def return_large_blocks(size: int = 4 << 20) -> None:
+    """Let the C library give every freed block of at least `size` bytes back to the system at once.
+
+    glibc keeps large freed blocks by default, more of them the longer a process runs: with work on tensors of many
+    shapes, several times what is in use. A setting of the process; elsewhere than on glibc it does nothing.
+    """
+    import ctypes
+
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if mallopt is not None:
+        mallopt(-3, size)  # M_MMAP_THRESHOLD; a fixed one is no longer raised by the library
+        mallopt(-1, size)  # M_TRIM_THRESHOLD
+
+
 def in_order(work: Callable[[Item], Result], items: Iterable[Item], threads: int) -> Iterator[Result]:
     """`map` over a pool of threads: results in the order of the items, at most two a thread in the making.
 
