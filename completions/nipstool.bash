@@ -7,11 +7,12 @@ _nipstool() {
     if [[ $cur == '=' ]]; then cur=''; elif [[ $prev == '=' ]]; then prev=${COMP_WORDS[COMP_CWORD-2]}; fi
 
     if ((COMP_CWORD == 1)); then
-        if [[ $cur == -* ]]; then words=(--version -h --help); else words=(filter-nbf fuse-lora); fi
+        if [[ $cur == -* ]]; then words=(--version -h --help); else words=(filter-nbf fuse-lora prune-nsc); fi
     else
         case ${COMP_WORDS[1]} in
             filter-nbf) verbs=(run train simulate evaluate) ;;
             fuse-lora) verbs=(fuse compare inspect convert) ;;
+            prune-nsc) verbs=(prune plan score search) ;;
             completion) verbs=(completion) ;;
         esac
         place="${COMP_WORDS[1]} ${verbs[0]}"
@@ -38,13 +39,13 @@ _nipstool() {
             esac ;;
         'filter-nbf train')
             case $prev in
-                --domain | -o | --output | --config) files=1 ;;
+                --domain | -o | --output | --init | --config) files=1 ;;
                 --param | --scenarios | --steps | --batch | --threads | --seed) ;;
                 --generator) words=(gmm flow) ;;
                 --device) words=(auto cpu cuda mps) ;;
                 --progress) words=(auto plain json none) ;;
                 *)
-                    if [[ $cur == -* ]]; then words=(--domain -o --output --param --generator --scenarios --steps --batch -q --quiet -v --verbose --json --force --device --threads --seed --progress --config -h --help)
+                    if [[ $cur == -* ]]; then words=(--domain -o --output --param --generator --init --scenarios --steps --batch -q --quiet -v --verbose --json --force --device --threads --seed --progress --config -h --help)
                     else words=("${verbs[@]}"); fi ;;
             esac ;;
         'filter-nbf simulate')
@@ -64,7 +65,7 @@ _nipstool() {
                 --dynamics) words=(auto own family held-out) ;;
                 --progress) words=(auto plain json none) ;;
                 *)
-                    if [[ $cur == -* ]]; then words=(--domain --param --belief --checkpoint -n --particles --paper --cov --scenarios -T --steps --reference --dynamics --plot --json -q --quiet -v --verbose --force --seed --progress --config -h --help)
+                    if [[ $cur == -* ]]; then words=(--domain --param --belief --checkpoint -n --particles --paper --cov --scenarios -T --steps --reference --dynamics --timing --plot --json -q --quiet -v --verbose --force --seed --progress --config -h --help)
                     else words=("${verbs[@]}"); fi ;;
             esac ;;
         'fuse-lora fuse')
@@ -111,6 +112,51 @@ _nipstool() {
                 --progress) words=(auto plain json none) ;;
                 *)
                     if [[ $cur == -* ]]; then words=(-o --output --format --rank --energy-rank --drop-dora --allow-unknown --dtype --json -q --quiet -v --verbose --force --device --threads --seed --progress --config -h --help)
+                    else words=("${verbs[@]}") files=1; fi ;;
+            esac ;;
+        'prune-nsc prune')
+            case $prev in
+                -o | --output | --plot | --config) files=1 ;;
+                --params | --ratio | --flops | --kv-bytes | --ffn | --widths | --multiple-of | --keep-first | --keep-last | --tokens | --calibration | --eval | --init | --snr | --seq | --threads | --seed) ;;
+                --units) words=(ffn layers) ;;
+                --format) words=(hf custom) ;;
+                --channels) words=(self noise random) ;;
+                --spectra) words=(init weights) ;;
+                --device) words=(auto cpu cuda mps) ;;
+                --progress) words=(auto plain json none) ;;
+                *)
+                    if [[ $cur == -* ]]; then words=(-o --output --params --ratio --flops --kv-bytes --ffn --units --widths --multiple-of --keep-first --keep-last --format --channels --tokens --calibration --eval --plot --init --snr --spectra --seq --resume --json -q --quiet -v --verbose --force --device --threads --seed --progress --config -h --help)
+                    else words=("${verbs[@]}") files=1; fi ;;
+            esac ;;
+        'prune-nsc plan')
+            case $prev in
+                -o | --output | --config) files=1 ;;
+                --params | --ratio | --flops | --kv-bytes | --ffn | --widths | --multiple-of | --keep-first | --keep-last | --init | --snr | --seq | --threads | --seed) ;;
+                --units) words=(ffn layers) ;;
+                --format) words=(hf custom) ;;
+                --spectra) words=(init weights) ;;
+                --progress) words=(auto plain json none) ;;
+                *)
+                    if [[ $cur == -* ]]; then words=(-o --output --params --ratio --flops --kv-bytes --ffn --units --widths --multiple-of --keep-first --keep-last --format --init --snr --spectra --seq --json -q --quiet -v --verbose --force --threads --seed --progress --config -h --help)
+                    else words=("${verbs[@]}") files=1; fi ;;
+            esac ;;
+        'prune-nsc score')
+            case $prev in
+                --truth | --init | --snr | --seq | --threads | --seed) ;;
+                --spectra) words=(init weights) ;;
+                --progress) words=(auto plain json none) ;;
+                --config) files=1 ;;
+                *)
+                    if [[ $cur == -* ]]; then words=(--truth --init --snr --spectra --seq --json -q --quiet -v --verbose --threads --seed --progress --config -h --help)
+                    else words=("${verbs[@]}") files=1; fi ;;
+            esac ;;
+        'prune-nsc search')
+            case $prev in
+                --max-params | --max-flops | --max-kv-bytes | --init | --snr | --seq | --threads | --seed) ;;
+                -o | --output | --config) files=1 ;;
+                --progress) words=(auto plain json none) ;;
+                *)
+                    if [[ $cur == -* ]]; then words=(--max-params --max-flops --max-kv-bytes -o --output --init --snr --seq --json -q --quiet -v --verbose --force --threads --seed --progress --config -h --help)
                     else words=("${verbs[@]}") files=1; fi ;;
             esac ;;
         'completion completion')

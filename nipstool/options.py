@@ -59,7 +59,7 @@ def _settings(document: dict[str, Any], ctx: Any) -> dict[str, Any]:
     for key, value in _table(document, section).items():
         option = options.get(key.replace("_", "-"))
         if option is not None:
-            settings[option.name] = _as_typed(value, option, f"{title} {key}")
+            settings[option.name] = _checked(value, option, f"{title} {key}")
         elif not (isinstance(value, dict) and key in others):
             raise ValueError(f"{title} has no option {key!r}{_hint(key, options)}")
     return settings
@@ -90,22 +90,16 @@ def _hint(word: str, words: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def _as_typed(value: Any, option: Any, where: str) -> Any:
-    """A TOML value as the command line would give it: `mu = 0.5` also where an option takes 0.5, inf or auto."""
+def _checked(value: Any, option: Any, where: str) -> Any:
+    """A TOML value, as a list where the option may be repeated. Raises ValueError for tables and dates."""
     several = option.multiple or option.nargs != 1
-    if isinstance(value, list):
-        if not several:
-            raise ValueError(f"{where} takes one value, not a list")
-        return [_as_word(item, option, where) for item in value]
-    word = _as_word(value, option, where)
-    return [word] if several else word
-
-
-def _as_word(value: Any, option: Any, where: str) -> Any:
-    if not isinstance(value, str | int | float):
-        raise ValueError(f"{where} takes text, a number, true or false, not {type(value).__name__}")
-    is_number = not isinstance(value, str | bool)
-    return str(value) if is_number and not (option.is_flag or option.count) else value
+    if isinstance(value, list) and not several:
+        raise ValueError(f"{where} takes one value, not a list")
+    words = value if isinstance(value, list) else [value]
+    for word in words:
+        if not isinstance(word, str | int | float):
+            raise ValueError(f"{where} takes text, a number, true or false, not {type(word).__name__}")
+    return words if several else value
 
 
 COMMON = "Common options"

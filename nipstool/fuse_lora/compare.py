@@ -69,7 +69,9 @@ def compare(
         ]
         directions = []
         for step, pair in enumerate((adapters, adapters[::-1])):
-            style = choose_style(pair, None, None)
+            # nothing is written, and diffusers' format has a name for every module of a known family
+            known = any(adapter.layout.family != "unknown" for adapter in pair)
+            style = choose_style(pair, "diffusers" if known else None, None)
             blocks: Sequence[Block] = make_blocks(make_units(pair), pair, style, damped=True)
             job = Job(pair, how, style, "F32", where, threads=threads or available_threads())
             shown = _half(progress, step)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -134,7 +135,9 @@ def parse_tags(text: str) -> dict[str, dict[str, int]]:
         return {}
     folders = value.items() if isinstance(value, dict) else ()
     return {
-        str(folder): {str(tag): int(n) for tag, n in tags.items() if isinstance(n, int | float)}
+        str(folder): {
+            str(tag): int(n) for tag, n in tags.items() if isinstance(n, int | float) and math.isfinite(n)
+        }
         for folder, tags in folders
         if isinstance(tags, dict)
     }

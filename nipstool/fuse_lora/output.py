@@ -130,6 +130,8 @@ def may_copy(target: Target, block: Block, adapters: Sequence[Adapter], style: S
     plain = module.algorithm == "lora" and not set(module.keys) - {"down", "up", "alpha", "bias"}
     if not plain or source.rows is not None or module.swap_halves != target.swap_halves:
         return False
+    if target.bias != ("bias" in module.keys):
+        return False
     if adapter.shapes(module)["down"][0] != target.rank:  # more rows than the matrix has rank
         return False
     if any(adapter.reader.infos[module.keys[role]].dtype != dtype for role in ("down", "up")):

@@ -115,7 +115,7 @@ def _look_at(adapter: Adapter, module: Module, rank: int | None) -> _Seen:
         if rank is None:
             raise UsageError(
                 f"{adapter.label}: {module.stem}: the exact rank of this {module.algorithm} is {exact},"
-                f" above {MAX_EXACT_RANK}: give --rank R"
+                f" above {MAX_EXACT_RANK}: give fuse or convert --rank R"
             )
         exact = min(rank, exact)
     return _Seen(module, (m, n), kernel, exact, rows)

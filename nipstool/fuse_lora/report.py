@@ -24,8 +24,8 @@ class ModuleReport:
     rank: of the result. k: directions of the style that are protected. overlap: o = ||dW_c V||^2 / ||dW_c||^2 on
     the input side; chance: k/n, what independent updates share; ratio: overlap / chance; *_out: the output side.
     retained, leaked: energy kept in all, and on the style's directions, after the projection with mu.
-    change: ||fused - plain sum|| / ||plain sum||. truncation: relative error of a rank limit, of a LoHa or LoKr that
-    was folded no further than it too.
+    change: ||fused - plain sum|| / ||plain sum||. truncation: relative error of a rank limit, that of a LoHa or
+    LoKr folded no further than it included.
     """
 
     name: str
@@ -247,7 +247,7 @@ def warnings_about(found: Totals, adapters: Sequence[Adapter], mu: float | None)
     norms = sorted((found.norm_content, found.norm_style))
     if norms[0] > 0 and norms[1] > 10 * norms[0]:
         lines.append(
-            f"the norms of content and style are {norms[1] / norms[0]:.0f} times apart: one will drown the other"
+            f"the norms of content and style are {norms[1] / norms[0]:.3g} times apart: one will drown the other"
         )
     bases = {a.base_model for a in adapters if a.base_model}
     if len(bases) > 1:

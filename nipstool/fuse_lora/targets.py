@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from nipstool.fuse_lora.adapter import Adapter
 from nipstool.fuse_lora.names import fusion_of, native_fused, spell, swaps_halves
 from nipstool.fuse_lora.plan import Source, Unit
+from nipstool.kit.errors import DataError
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,13 @@ class Style:
     max_rank: int | None = None
 
     def stem(self, name: str) -> str:
-        """A canonical module name as the format spells it."""
-        return self.prefix + name if self.family == "unknown" else spell(name, self.family, self.format)
+        """A canonical module name as the format spells it; DataError where it has no name for it."""
+        if self.family == "unknown":
+            return self.prefix + name
+        try:
+            return spell(name, self.family, self.format)
+        except DataError as error:
+            raise DataError(f"{error} (choose another --format, or --exclude it)") from error
 
 
 def make_blocks(units: Sequence[Unit], adapters: Sequence[Adapter], style: Style, *, damped: bool) -> list[Block]:
@@ -88,10 +94,18 @@ def make_blocks(units: Sequence[Unit], adapters: Sequence[Adapter], style: Style
             blocks.append(Block((unit,), _cut(unit, style)))
         else:
             blocks.append(Block((unit,), (_target(unit.name, unit, style),)))
-    return [
+    made = [
         _join(joined[b.targets[0].name], b.targets[0], adapters, style, damped=damped) if b.joined else b
         for b in blocks
     ]
+    return _with_biases(made) if style.format in ("diffusers", "peft") else made
+
+
+def _with_biases(blocks: list[Block]) -> list[Block]:
+    """PEFT's lora_bias holds for all modules of an adapter: where one has a bias delta, all have."""
+    if not any(t.bias for b in blocks for t in b.targets):
+        return blocks
+    return [replace(b, targets=tuple(replace(t, bias=not t.embedding) for t in b.targets)) for b in blocks]
 
 
 def _target(name: str, unit: Unit, style: Style) -> Target:
@@ -115,9 +129,7 @@ def _limited(rank: int, style: Style) -> int:
 def _cut(unit: Unit, style: Style) -> tuple[Target, ...]:
     """A block's parts as targets of their own; they share its A."""
     return tuple(
-        replace(
-            _target(part, unit, style), shape=(rows, unit.columns), rank=_limited(min(unit.rank, rows), style)
-        )
+        replace(_target(part, unit, style), shape=(rows, unit.columns), rank=_limited(min(unit.rank, rows), style))
         for part, rows in zip(unit.parts, unit.rows, strict=True)
     )
 

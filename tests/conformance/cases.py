@@ -3,9 +3,11 @@
 A verb that is registered and not in this table fails the suite, so a new command adds its lines here.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from safetensors.numpy import load_file, save_file
@@ -25,6 +27,8 @@ class Case:
     make: Callable[[Path], None] = nothing
     inputs: tuple[str, ...] = ()  # those of args that are input files
     output: str | None = None  # a name to give to -o
+    folder: bool = False  # the output is a folder
+    kept: tuple[str, ...] = ()  # what an interrupted run leaves for --resume
     json: bool = True
     reads_stdin: bool = False  # an input may be '-'
     writes_stdout: bool = False  # the output may be '-'
@@ -90,6 +94,42 @@ def tensors(path: Path) -> dict[str, bytes]:
     return {name: tensor.tobytes() for name, tensor in load_file(path).items()}
 
 
+LLAMA: dict[str, Any] = {
+    "model_type": "llama",
+    "architectures": ["LlamaForCausalLM"],
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "vocab_size": 32,
+    "max_position_embeddings": 32,
+    "bos_token_id": 1,
+    "tie_word_embeddings": True,
+}
+
+
+def some_model(folder: Path) -> None:
+    """A language model of two small layers, and a space of architectures around it."""
+    random = np.random.default_rng(0)
+    d, f, kv = LLAMA["hidden_size"], LLAMA["intermediate_size"], 8
+    shapes = {"model.embed_tokens.weight": (LLAMA["vocab_size"], d), "model.norm.weight": (d,)}
+    parts = {"q": (d, d), "k": (kv, d), "v": (kv, d), "o": (d, d), "gate": (f, d), "up": (f, d), "down": (d, f)}
+    for layer in range(2):
+        for name, shape in parts.items():
+            place = "self_attn" if len(name) == 1 else "mlp"
+            shapes[f"model.layers.{layer}.{place}.{name}_proj.weight"] = shape
+        for name in ("input_layernorm", "post_attention_layernorm"):
+            shapes[f"model.layers.{layer}.{name}.weight"] = (d,)
+    weights = {name: random.standard_normal(shape, dtype=np.float32) / 4 for name, shape in shapes.items()}
+    (folder / "model").mkdir()
+    save_file(weights, folder / "model" / "model.safetensors", {"format": "pt"})
+    for place in (folder, folder / "model"):
+        (place / "config.json").write_text(json.dumps(LLAMA))
+    space = '[base]\nconfig = "config.json"\n[per_layer]\nintermediate_size = [8, 16, 24]\n'
+    (folder / "space.toml").write_text(space)
+
+
 # --- the table ---
 
 LORAS = ("content.safetensors", "style.safetensors")
@@ -140,11 +180,12 @@ CASES = [
     Case(
         "filter-nbf",
         None,
-        ("rows.ndjson", "--domain", "nile", "--particles", "16"),
+        ("rows.ndjson", "--domain", "nile", "--particles", "16", "--on-error", "stop"),
         some_rows,
         inputs=("rows.ndjson",),
         json=False,
         reads_stdin=True,
+        halves_are_bad=False,
         setting=("--seed", "1", "2", "3"),
     ),
     Case(
@@ -166,7 +207,43 @@ CASES = [
         "filter-nbf",
         "evaluate",
         ("--domain", "nile", "--scenarios", "2", "--steps", "3", "--reference", "100", "--particles", "16"),
-        setting=("--particles", "8", "12", "20"),
+        setting=("--seed", "1", "2", "3"),
+    ),
+    Case(
+        "prune-nsc",
+        None,
+        ("model", "--ratio", "0.9", "--tokens", "64"),
+        some_model,
+        inputs=("model/config.json", "model/model.safetensors"),
+        output="smaller",
+        folder=True,
+        kept=(".smaller.measured",),
+        setting=("--ffn", "12", "16", "20"),
+    ),
+    Case(
+        "prune-nsc",
+        "plan",
+        ("config.json", "--ratio", "0.9"),
+        some_model,
+        inputs=("config.json",),
+        setting=("--snr", "0.5", "2", "3"),
+    ),
+    Case(
+        "prune-nsc",
+        "score",
+        ("config.json",),
+        some_model,
+        inputs=("config.json",),
+        reads_stdin=True,
+        setting=("--snr", "0.5", "2", "3"),
+    ),
+    Case(
+        "prune-nsc",
+        "search",
+        ("space.toml", "--max-params", "4000"),
+        some_model,
+        inputs=("space.toml",),
+        setting=("--snr", "0.5", "2", "3"),
     ),
     Case("completion", None, ("bash",), json=False),
     # the plug-in in tests/plugins

@@ -67,6 +67,17 @@ def output_of(case: Case, shell: Shell) -> Path:
     return shell.work / case.output
 
 
+def put_old(case: Case, shell: Shell) -> bytes | dict[str, bytes]:
+    """Something in the output's place, and its content."""
+    place = output_of(case, shell)
+    if case.folder:
+        place.mkdir()
+        (place / "old").write_bytes(b"old")
+    else:
+        place.write_bytes(b"old")
+    return content(place)
+
+
 def force(case: Case) -> list[str]:
     """What a second run needs to replace the output of the first."""
     return ["--force"] if case.output is not None else []

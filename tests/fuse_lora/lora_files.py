@@ -7,7 +7,7 @@ A [r, in, *kernel] in float32. Everything dense is numpy float64, [out, in * ker
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +31,15 @@ class Factors(NamedTuple):
 
 
 Lora = dict[str, Factors]
+
+
+# modules of SD1.5, made narrow; the width of attn2 is how the family is known
+BLOCK = "unet.down_blocks.0.attentions.0.transformer_blocks.0"
+ATTENTION: Shapes = {
+    f"{BLOCK}.attn1.to_q": (48, 32),
+    f"{BLOCK}.attn1.to_out.0": (32, 40),
+    f"{BLOCK}.attn2.to_k": (24, 768),
+}
 
 
 def random_lora(shapes: Shapes, rank: int, seed: int, *, size: float = 1.0) -> Lora:
@@ -113,6 +122,11 @@ def save_peft(folder: Path, state: State, **config: Any) -> Path:
     given: dict[str, Any] = {"peft_type": "LORA", "r": 4, "lora_alpha": 4, "target_modules": sorted(names)}
     (folder / "adapter_config.json").write_text(json.dumps(given | config))
     return folder
+
+
+def peft_name(name: str) -> str:
+    """'unet.….to_q' as PEFT spells it."""
+    return "base_model.model." + name.partition(".")[2]
 
 
 # --- names ----------------------------------------------------------------------------------------
@@ -294,20 +308,23 @@ def directions(W: np.ndarray, k: int | None = None, energy: float | None = None)
     return Vh[: kept if k is None else min(kept, k)].T
 
 
+def union(styles: Iterable[np.ndarray], k: int | None = None, energy: float | None = None) -> np.ndarray:
+    """An orthonormal basis [in, K] of the directions of several styles."""
+    return scipy.linalg.orth(np.concatenate([directions(W, k, energy) for W in styles], axis=1))
+
+
 def np_lora(
     content: np.ndarray,
-    styles: Iterable[np.ndarray],
+    styles: Sequence[np.ndarray],
     mu: float | None,
     *,
-    weights: Iterable[float] | None = None,
+    weights: Sequence[float] | None = None,
     leak: float = 0.001,
-    k: int | None = None,
-    energy: float | None = None,
+    V: np.ndarray | None = None,
 ) -> np.ndarray:
-    """w_c W_c (I - c V V^T) + sum w_s W_s, V spanning all styles' directions, c = mu / (1 + mu), or by `leak`."""
-    styles = list(styles)
-    given = list(weights) if weights is not None else [1.0] * (1 + len(styles))
-    V = scipy.linalg.orth(np.concatenate([directions(W, k, energy) for W in styles], axis=1))
+    """w_c W_c (I - c V V^T) + sum w_s W_s with c = mu / (1 + mu), or by `leak`; V is all styles' directions."""
+    given = weights or [1.0] * (1 + len(styles))
+    V = union(styles) if V is None else V
     on_V = content @ V @ V.T
     if mu is None:
         overlap = np.linalg.norm(on_V) ** 2 / np.linalg.norm(content) ** 2

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from diffusers import FluxTransformer2DModel, UNet2DConditionModel
+from diffusers.models.transformers.transformer_flux import FluxTransformer2DModel
+from diffusers.models.unets.unet_2d_condition import UNet2DConditionModel
 from torch import Tensor, nn
 
 Run = Callable[[nn.Module], Tensor]
@@ -78,7 +79,7 @@ def small_sdxl() -> Small:
         up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
         block_out_channels=(8, 16, 24),
         layers_per_block=2,
-        transformer_layers_per_block=(1, 1, 2),
+        transformer_layers_per_block=(1, 1, 2),  # type: ignore[arg-type]
         use_linear_projection=True,
         cross_attention_dim=2048,
         attention_head_dim=4,

@@ -26,6 +26,7 @@ class Group:
     keys: dict[str, str] = field(default_factory=dict)
 
     def is_complete(self) -> bool:
+        """Whether every factor that the algorithm needs is there."""
         return all(any(roles <= self.keys.keys() for roles in choices) for choices in _NEEDED[self.algorithm])
 
 

@@ -1,0 +1,400 @@
+"""Track what cannot be seen: Neural Bayesian Filtering (NBF) on a stream, one belief a line."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from nipstool import options
+from nipstool.kit.errors import DataError, UsageError
+from nipstool.options import ProgressStyle
+from nipstool.terminal import Terminal
+
+if TYPE_CHECKING:
+    from nipstool.filter_nbf.evaluate import Evaluation
+    from nipstool.filter_nbf.stream import Tally
+
+app = typer.Typer()
+
+Domain = Annotated[
+    str,
+    typer.Option(
+        metavar="NAME|FILE.py[:Class]",
+        help="What moves and what is seen of it: arena, grid, linear-gaussian, nile, stochastic-volatility,"
+        " landmarks, constant-velocity, or a model of yours.",
+    ),
+]
+Param = Annotated[
+    list[str] | None,
+    typer.Option("--param", metavar="NAME=VALUE", help="A parameter of the domain; JSON, or text. Repeatable."),
+]
+Checkpoint = Annotated[
+    str | None, typer.Option(metavar="FILE", help="Trained networks; the domain's own by default, if it has some.")
+]
+BeliefName = Annotated[str, typer.Option("--belief", metavar="nbf|gaussian|pf", help="How a belief is held.")]
+Particles = Annotated[int, typer.Option("-n", "--particles", min=2, metavar="N", help="Particles a belief.")]
+Paper = Annotated[
+    bool, typer.Option("--paper", help="The paper's loop exactly: always regenerate, keep none, no tempering.")
+]
+Cov = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|full|shrunk|diag", help="Covariance of --belief gaussian; auto shrinks from d = 8."
+    ),
+]
+Plot = Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw the belief over time.")]
+
+
+@app.command()
+def run(
+    domain: Domain,
+    obs: Annotated[str, typer.Argument(metavar="OBS", help="NDJSON or CSV; - is standard input.")] = "-",
+    param: Param = None,
+    belief: BeliefName = "nbf",
+    checkpoint: Checkpoint = None,
+    particles: Particles = 256,
+    paper: Paper = False,
+    regenerate: Annotated[
+        str, typer.Option(metavar="ess|always|never", help="When particles are drawn anew.")
+    ] = "ess",
+    ess: Annotated[
+        float, typer.Option(min=0.0, max=1.0, metavar="SHARE", help="Effective share below which ess acts.")
+    ] = 0.5,
+    keep: Annotated[
+        float | None,
+        typer.Option(min=0.0, max=1.0, metavar="SHARE", help="Share kept by systematic resampling."),
+    ] = None,
+    temper: Annotated[
+        bool, typer.Option("--temper/--no-temper", help="Update in stages where one would kill most particles.")
+    ] = True,
+    cov: Cov = "auto",
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--columns", metavar="FIELD=NAME", help="What the input calls t, id, an observation. Repeatable."
+        ),
+    ] = None,
+    max_dt: Annotated[
+        float | None, typer.Option(metavar="DT", help="Bridge longer times in steps of at most this.")
+    ] = None,
+    forecast: Annotated[int, typer.Option(min=0, metavar="H", help="Add beliefs 1 to H steps ahead.")] = 0,
+    emit: Annotated[
+        str, typer.Option(metavar="belief|particles", help="particles adds the set itself.")
+    ] = "belief",
+    state_in: Annotated[str | None, typer.Option(metavar="FILE", help="Go on from this state.")] = None,
+    state_out: Annotated[str | None, typer.Option(metavar="FILE", help="Leave the state here at the end.")] = None,
+    on_error: Annotated[
+        str, typer.Option(metavar="skip|stop", help="Whether a bad line ends the stream.")
+    ] = "skip",
+    plot: Plot = None,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = 0,
+    force: options.Force = False,
+    device: options.Device = "cpu",
+    seed: options.Seed = 0,
+    config: options.Config = None,
+) -> None:
+    """Filter a stream: one row in, one belief out, in real time.
+
+    Rows are like {"t": 1.5, "id": "a", "obs": {"range": 0.4}, "control": {"px": 0.1}}, or CSV with a header.
+    Times may be irregular, observations missing, ids interleaved. An answer holds mean, cov, quantiles, modes,
+    ess and loglik.
+
+    \b
+    Examples:
+      tail -f sensor.ndjson | nipstool filter-nbf --domain model.py | jq .mean
+      nipstool filter-nbf --domain nile nile.csv --columns flow=volume
+    """
+    from nipstool.filter_nbf import Contents, RowReader, Tracks, choose_belief, load_domain
+    from nipstool.filter_nbf.arguments import COVS, check_outputs, one_of, pairs, parameters, settings_of
+    from nipstool.filter_nbf.session import Leavings, run_session
+    from nipstool.filter_nbf.state import load_state
+    from nipstool.kit.streams import open_stream
+
+    terminal = Terminal(False, quiet, verbose, "none", data_on_stdout=True)
+    one_of("--on-error", on_error, ("skip", "stop"))
+    one_of("--emit", emit, ("belief", "particles"))
+    settings = settings_of(
+        particles,
+        belief=belief,
+        paper=paper,
+        regenerate=regenerate,
+        threshold=ess,
+        keep=keep,
+        temper=temper,
+        max_dt=max_dt,
+    )
+    check_outputs(plot, [state_out], inputs=[obs], force=force)
+    dynamics = load_domain(domain, parameters(param), device=_device(device))
+    choice = choose_belief(belief, dynamics, checkpoint, cov=one_of("--cov", cov, COVS), watch=not paper)
+    tracks = Tracks(dynamics, choice.belief, settings, seed)
+    kind = f"{belief} {Path(checkpoint).name}" if checkpoint else belief
+    if state_in is not None:
+        load_state(state_in, tracks, belief=kind)
+    with open_stream(obs) as source:
+        tally = run_session(
+            source,
+            RowReader(dynamics.obs_names, dynamics.control_names, pairs("--columns", columns)),
+            tracks,
+            _writer(terminal, choice.note),
+            Leavings(kind, state_out, plot, force),
+            label="stdin" if obs == "-" else obs,
+            contents=Contents(forecast, emit == "particles"),
+            stop_on_error=on_error == "stop",
+        )
+    _report(terminal, tally, "stdin" if obs == "-" else obs)
+
+
+@app.command()
+def train(
+    domain: Domain,
+    output: options.Output,
+    param: Param = None,
+    generator: Annotated[
+        str, typer.Option(metavar="gmm|flow", help="gmm is a mixture of Gaussians, flow the paper's class.")
+    ] = "gmm",
+    init: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Go on from this checkpoint, at half the learning rate.")
+    ] = None,
+    scenarios: Annotated[
+        int, typer.Option(min=2, metavar="N", help="Members of the family to learn from.")
+    ] = 1024,
+    steps: Annotated[int, typer.Option(min=1, metavar="N", help="Training steps.")] = 8000,
+    batch: Annotated[int, typer.Option(min=2, metavar="N", help="Beliefs a training step.")] = 128,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = 0,
+    json: options.Json = False,
+    force: options.Force = False,
+    device: options.Device = "auto",
+    threads: options.Threads = None,
+    seed: options.Seed = 0,
+    progress: options.Progress = ProgressStyle.auto,
+    config: options.Config = None,
+) -> None:
+    """Train embedding and generator on the beliefs of a family of dynamics: the domain's sample_params.
+
+    \b
+    Example:
+      nipstool filter-nbf train --domain arena -o arena.safetensors
+    """
+    from nipstool.filter_nbf.arguments import one_of, parameters
+    from nipstool.filter_nbf.checkpoint import check_fits, load, save
+    from nipstool.filter_nbf.load import load_domain
+    from nipstool.kit.files import check_output
+    from nipstool.kit.manifest import Run
+    from nipstool.kit.runtime import choose_device, set_threads
+
+    terminal = Terminal(json, quiet, verbose, progress.value, data_on_stdout=output == "-")
+    one_of("--generator", generator, ("gmm", "flow"))
+    check_output(output, force=force, inputs=[init] if init is not None else [])
+    set_threads(threads)
+    run = Run(sys.argv)
+    where = choose_device(device)
+    dynamics = load_domain(domain, parameters(param), verb="train", device=str(where))
+    start = load(init) if init is not None else None
+    if start is not None and init is not None:
+        check_fits(start, dynamics, init)
+        generator = start.about["generator"]
+    from nipstool.filter_nbf.family import snapshots
+    from nipstool.filter_nbf.train import train as train_networks
+
+    with terminal.progress("filter the family") as show:
+        family = snapshots(dynamics, scenarios, seed, progress=show)
+    with terminal.progress("train") as show:
+        done = train_networks(
+            dynamics,
+            family,
+            generator=generator,
+            steps=steps,
+            batch=batch,
+            seed=seed,
+            start=start,
+            device=where,
+            progress=show,
+        )
+    save(output, done.checkpoint.params, done.checkpoint.about, force=force)
+    result = {"output": output, "beliefs": len(family.sets), "steps": steps, "validation": done.validation}
+    if Path(output).is_file():
+        run.write(Path(output), device=str(where), seed=seed, inputs={}, result=result)
+    if terminal.json:
+        terminal.document(result)
+    rows = [(f"{n} particles", value) for n, value in done.validation.items()]
+    if rows:
+        terminal.table("Negative log density on held-back scenarios (nats)", ("a belief seen as", "value"), rows)
+    terminal.text(f"wrote {output}: {len(family.sets)} beliefs of {scenarios} scenarios, {steps} steps")
+
+
+@app.command()
+def simulate(
+    domain: Domain,
+    steps: Annotated[int, typer.Option("-T", "--steps", min=1, metavar="N", help="Rows a track.")] = 100,
+    tracks: Annotated[int, typer.Option(min=1, metavar="N", help="Tracks; more than one are interleaved.")] = 1,
+    dt: Annotated[float, typer.Option(metavar="DT", help="Time between two rows of a track.")] = 1.0,
+    param: Param = None,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = 0,
+    seed: options.Seed = 0,
+    config: options.Config = None,
+) -> None:
+    """Draw rows from a domain, as NDJSON with the truth, for the filter to find again.
+
+    \b
+    Example:
+      nipstool filter-nbf simulate --domain arena -T 200 > evader.ndjson
+    """
+    from nipstool.filter_nbf.arguments import parameters
+    from nipstool.filter_nbf.load import load_domain
+    from nipstool.filter_nbf.simulate import rows_of
+
+    if not dt > 0:
+        raise UsageError(f"--dt {dt}: expected a time above 0")
+    dynamics = load_domain(domain, parameters(param), verb="simulate")
+    for line in rows_of(dynamics, steps, tracks, dt, seed):
+        _write(f"{line}\n")
+
+
+@app.command()
+def evaluate(
+    domain: Domain,
+    param: Param = None,
+    belief: BeliefName = "nbf",
+    checkpoint: Checkpoint = None,
+    particles: Particles = 128,
+    paper: Paper = False,
+    cov: Cov = "auto",
+    scenarios: Annotated[int, typer.Option(min=2, metavar="N", help="Fresh scenarios.")] = 16,
+    steps: Annotated[int, typer.Option("-T", "--steps", min=2, metavar="N", help="Rows a scenario.")] = 40,
+    reference: Annotated[
+        int, typer.Option(min=100, metavar="N", help="Particles of each of the two references.")
+    ] = 20_000,
+    dynamics: Annotated[
+        str,
+        typer.Option(metavar="auto|own|family|held-out", help="Whose dynamics; auto: family where there is one."),
+    ] = "auto",
+    timing: Annotated[
+        bool, typer.Option("--timing", help="Add times, and a particle filter that takes the same time.")
+    ] = False,
+    plot: Plot = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+    verbose: options.Verbose = 0,
+    force: options.Force = False,
+    seed: options.Seed = 0,
+    progress: options.Progress = ProgressStyle.auto,
+    config: options.Config = None,
+) -> None:
+    """Compare with particle filters of the same size, all against a large reference.
+
+    \b
+    Example:
+      nipstool filter-nbf evaluate --domain arena --scenarios 16
+    """
+    from nipstool.filter_nbf import choose_belief, load_domain
+    from nipstool.filter_nbf.arguments import COVS, check_outputs, one_of, parameters, settings_of
+    from nipstool.filter_nbf.evaluate import DYNAMICS, Method, contenders, example
+    from nipstool.filter_nbf.evaluate import evaluate as compare
+    from nipstool.filter_nbf.pictures import save_comparison
+
+    terminal = Terminal(json, quiet, verbose, progress.value)
+    check_outputs(plot, force=force)
+    how = settings_of(particles, belief=belief, paper=paper)
+    loaded = load_domain(domain, parameters(param), verb="evaluate")
+    kind = dynamics if dynamics != "auto" else "family" if loaded.has("sample_params") else "own"
+    one_of("--dynamics", kind, DYNAMICS)
+    choice = choose_belief(belief, loaded, checkpoint, cov=one_of("--cov", cov, COVS), watch=not paper)
+    if choice.note:
+        terminal.note(choice.note)
+    methods = contenders(loaded, belief, Method(choice.belief, how), seed, timing=timing)
+    with terminal.progress("evaluate") as show:
+        found = compare(
+            loaded,
+            methods,
+            scenarios=scenarios,
+            steps=steps,
+            reference=reference,
+            kind=kind,
+            seed=seed,
+            progress=show,
+        )
+    _show_scores(terminal, found, list(methods), scenarios, kind, timing)
+    if plot is not None:
+        rows = example(loaded, {name: methods[name] for name in list(methods)[:2]}, kind, seed)
+        save_comparison(plot, rows, loaded, force=force)
+        terminal.note(f"wrote {plot}")
+
+
+def _show_scores(
+    terminal: Terminal, found: "Evaluation", names: list[str], scenarios: int, kind: str, timing: bool
+) -> None:
+    from nipstool.filter_nbf.evaluate import summary
+
+    rows = summary(found, names[1], timing=timing)
+    if terminal.json:
+        floor = {"evidence_rmse": found.reference_evidence, "energy_distance": found.reference_distance}
+        terminal.document({"scenarios": scenarios, "dynamics": kind, "methods": rows, "references": floor})
+        return
+    keys = ["evidence_rmse", "distance_mean", "distance_median", "distance_p90"]
+    columns = ["filter", "evidence RMSE", "energy distance: mean", "median", "p90"]
+    if timing:
+        keys, columns = [*keys, "ms_per_step"], [*columns, "ms/step"]
+    shown = [(name, *(r[key] for key in keys)) for name, r in rows.items()]
+    terminal.table(f"{scenarios} scenarios, {kind} dynamics", columns, shown)
+    ratios = [
+        (name, _with_interval(r["evidence_ratio"]), _with_interval(r["distance_ratio"]))
+        for name, r in rows.items()
+    ]
+    terminal.table(
+        f"Ratios to {names[1]} (95 % intervals over scenarios)", ("filter", "evidence", "distance"), ratios
+    )
+    terminal.text(
+        f"the two references differ by {found.reference_evidence:.3g} in evidence (RMSE)"
+        f" and {found.reference_distance:.3g} in energy distance"
+    )
+
+
+def _with_interval(ratio: tuple[float, float, float]) -> str:
+    return "{:.3f} ({:.3f} to {:.3f})".format(*ratio)
+
+
+def _report(terminal: Terminal, tally: "Tally", label: str) -> None:
+    """What happened, on stderr; lines that could not be used are an error at the end."""
+    counts = {name: count for name, count in sorted(tally.events.items()) if count}
+    lost = counts.pop("skipped", 0) + counts.pop("failed", 0)
+    nans = counts.pop("nan", 0)
+    if nans:
+        terminal.warn(f"the model gave no number for {nans} particles; they were given no weight")
+    if counts.get("late"):
+        terminal.warn(f"{counts['late']} late rows were left out")
+    if terminal.verbose:
+        terminal.note(f"{tally.rows} rows" + "".join(f", {count} {name}" for name, count in counts.items()))
+    if lost:
+        raise DataError(f"{tally.first_error} ({lost} of {tally.lines} lines could not be used)")
+    if not tally.rows:
+        raise DataError(f"{label}: has no rows")
+
+
+def _writer(terminal: Terminal, note: str) -> Callable[[str], None]:
+    """Writes answers to stdout; the note comes with the first one, since an error is to be the only line."""
+    notes = [note] if note else []
+
+    def write(text: str) -> None:
+        while notes:
+            terminal.note(notes.pop())
+        _write(text)
+
+    return write
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _device(name: str) -> str:
+    if name == "cpu":  # nothing here needs torch then
+        return name
+    from nipstool.kit.runtime import choose_device
+
+    return str(choose_device(name))

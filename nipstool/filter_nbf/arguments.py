@@ -1,0 +1,77 @@
+"""From words on a command line to settings; what makes no sense is a UsageError that says what would."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from nipstool.filter_nbf.filter import Settings
+from nipstool.kit.errors import UsageError
+from nipstool.kit.files import check_output
+
+COVS = ("auto", "full", "shrunk", "diag")
+PLOTS = ("png", "pdf", "svg")
+
+
+def one_of(option: str, value: str, allowed: Sequence[str]) -> str:
+    """`value`, which is one of `allowed`."""
+    if value not in allowed:
+        raise UsageError(f"{option} {value}: expected {', '.join(allowed)}")
+    return value
+
+
+def pairs(option: str, given: Sequence[str] | None) -> dict[str, str]:
+    """NAME=VALUE words as a mapping."""
+    found = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name or not value:
+            raise UsageError(f"{option} {text}: expected NAME=VALUE")
+        found[name] = value
+    return found
+
+
+def parameters(given: Sequence[str] | None) -> dict[str, Any]:
+    """--param words: a value is JSON, or else text."""
+    found: dict[str, Any] = {}
+    for name, value in pairs("--param", given).items():
+        try:
+            found[name] = json.loads(value)
+        except ValueError:
+            found[name] = value
+    return found
+
+
+def settings_of(
+    n: int,
+    *,
+    belief: str,
+    paper: bool = False,
+    regenerate: str = "ess",
+    threshold: float = 0.5,
+    keep: float | None = None,
+    temper: bool = True,
+    max_dt: float | None = None,
+) -> Settings:
+    """How the loop runs; `paper` overrides what is ours."""
+    one_of("--regenerate", regenerate, ("ess", "always", "never"))
+    if max_dt is not None and not max_dt > 0:
+        raise UsageError(f"--max-dt {max_dt}: expected a time above 0")
+    if paper and belief == "pf":
+        raise UsageError("--paper is about regenerating from an embedding, and --belief pf has none")
+    if paper:
+        return Settings(n, "always", keep=0.0, temper=False, max_dt=max_dt)
+    return Settings(n, regenerate, threshold, keep, temper and belief != "pf", max_dt=max_dt)
+
+
+def check_outputs(
+    plot: Path | None, others: Sequence[str | None] = (), *, inputs: Sequence[str] = (), force: bool
+) -> None:
+    """Refuse outputs that cannot be made before any work is done; errors as check_output has them."""
+    if plot is not None and plot.suffix.lstrip(".").lower() not in PLOTS:
+        raise UsageError(f"--plot {plot}: expected a name that ends in .png, .pdf or .svg")
+    for path in (plot, *others):
+        if path is not None:
+            check_output(path, inputs=inputs, force=force)

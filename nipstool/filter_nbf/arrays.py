@@ -1,0 +1,62 @@
+"""The array namespace that domains and networks are written against: numpy or torch, told by the arrays."""
+
+from __future__ import annotations
+
+import math
+import sys
+from typing import Any
+
+import numpy as np
+
+Array = Any
+"""A numpy array or a torch tensor."""
+
+
+def namespace(*arrays: Array) -> Any:
+    """torch where one of the arrays is a tensor, else numpy; torch is never imported for it."""
+    torch = sys.modules.get("torch")
+    if torch is not None and any(isinstance(array, torch.Tensor) for array in arrays):
+        return torch
+    return np
+
+
+def like(value: Any, x: Array) -> Array:
+    """`value` as an array of x's kind, dtype and device."""
+    xp = namespace(x)
+    if xp is np:
+        return np.asarray(value, x.dtype)
+    known = value if namespace(value) is xp else np.array(value)  # torch takes no array that is read-only
+    return xp.as_tensor(known, dtype=x.dtype, device=x.device)
+
+
+def wrap(angle: Array) -> Array:
+    """An angle in radians, brought into [-pi, pi)."""
+    return (angle + math.pi) % (2.0 * math.pi) - math.pi
+
+
+def normal_logpdf(residual: Array, sd: Any) -> Array:
+    """log N(residual | 0, sd^2), elementwise; sd a number or an array."""
+    log_sd = math.log(sd) if isinstance(sd, int | float) else namespace(sd).log(sd)
+    scaled = residual / sd
+    return -0.5 * (scaled * scaled) - (log_sd + 0.5 * math.log(2.0 * math.pi))
+
+
+class TorchDraws:
+    """What domains ask of `rng`, drawn by torch on the generator's device.
+
+    >>> import torch
+    >>> TorchDraws(torch.Generator().manual_seed(0)).random((2, 3)).shape
+    torch.Size([2, 3])
+    """
+
+    def __init__(self, generator: Any, dtype: Any = None):
+        self._torch = sys.modules["torch"]
+        self._how = {"generator": generator, "device": generator.device, "dtype": dtype}
+
+    def standard_normal(self, size: tuple[int, ...]) -> Array:
+        """Independent N(0, 1) of this shape."""
+        return self._torch.randn(size, **self._how)
+
+    def random(self, size: tuple[int, ...]) -> Array:
+        """Independent uniforms in [0, 1) of this shape."""
+        return self._torch.rand(size, **self._how)

@@ -1,0 +1,51 @@
+"""From names to a belief: what --belief and --checkpoint mean for a domain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nipstool.filter_nbf.beliefs import Belief, Bootstrap, Gaussian, Kernel
+from nipstool.filter_nbf.checkpoint import check_fits, load, shipped
+from nipstool.filter_nbf.model import Dynamics
+from nipstool.kit.errors import UsageError
+
+BELIEFS = ("nbf", "gaussian", "pf")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A belief, whether its updates may be tempered, and what the user should know."""
+
+    belief: Belief
+    temper: bool
+    note: str = ""
+
+
+def choose_belief(
+    name: str, dynamics: Dynamics, checkpoint: str | None = None, *, cov: str = "auto", watch: bool = True
+) -> Choice:
+    """The belief that `name` means here.
+
+    Without a checkpoint for the domain, "nbf" is a tempered, regularised particle filter, and the note says so.
+
+    Raises:
+        UsageError: the name is none of BELIEFS, or a checkpoint is given that it has no use for.
+        InputMissingError, DataError: the checkpoint cannot be used, or is of another domain.
+    """
+    if name not in BELIEFS:
+        raise UsageError(f"--belief {name}: expected one of {', '.join(BELIEFS)}")
+    if name != "nbf":
+        if checkpoint is not None:
+            raise UsageError(f"--checkpoint {checkpoint}: --belief {name} has no use for one")
+        return Choice(Bootstrap(), False) if name == "pf" else Choice(Gaussian(cov), True)
+    trained = load(checkpoint) if checkpoint is not None else shipped(dynamics)
+    if trained is None:
+        note = (
+            f"no checkpoint for {dynamics.label}: this is a tempered, regularised particle filter"
+            f" (nipstool filter-nbf train --domain {dynamics.label} -o X.safetensors makes one)"
+        )
+        return Choice(Kernel(), True, note)
+    check_fits(trained, dynamics, checkpoint or "the shipped checkpoint")
+    from nipstool.filter_nbf.learned import Learned
+
+    return Choice(Learned(trained, watch=watch), True)

@@ -1,0 +1,210 @@
+"""Training: the density that the generator gives to particles the encoder has not seen.
+
+    minimise  - E_b E_{S, S'} [ 1/|S'| sum_{x in S'} log p(x | E(S)) ]      S and S' disjoint draws of a belief b
+
+over a family of beliefs (family.py), with inputs of 12 to 256 particles, weighted in many ways, and beliefs mixed
+in pairs. Validation is on scenarios that training never saw: snapshots of one scenario resemble each other.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nipstool.filter_nbf.checkpoint import Checkpoint, describe
+from nipstool.filter_nbf.embedding import embed, initial_encoder
+from nipstool.filter_nbf.family import HELD, Snapshots
+from nipstool.filter_nbf.flow import flow_log_density, initial_flow
+from nipstool.filter_nbf.learned import BOUNDARIES, Learned, size_bin
+from nipstool.filter_nbf.mixture import initial_mixture, log_density, mixture_of
+from nipstool.filter_nbf.model import Dynamics
+from nipstool.kit.errors import NipsError
+from nipstool.kit.progress import Progress, silent
+
+TARGETS, SMALLEST, LARGEST = 32, 12, 256
+RATE, DECAY, WARM_UP, CLIP = 2e-3, 1e-4, 100, 5.0
+WORST = -40.0  # log densities below it teach nothing but where an outlier lay
+MIXED = 0.15  # share of training beliefs that are mixtures of two
+HELD_BACK = 0.1  # share of the scenarios for validation
+ALARM = 0.99  # quantile of the off-family score over beliefs of the family
+
+LogDensity = Callable[[dict[str, Tensor], Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True)
+class Training:
+    """What was trained, and how well: mean negative log density (nats) on held-back scenarios."""
+
+    checkpoint: Checkpoint
+    steps: int
+    seconds: float
+    validation: dict[str, float]
+
+
+def initial(dynamics: Dynamics, generator: str, sets: np.ndarray, seed: int) -> dict[str, np.ndarray]:
+    """Untrained parameters, scaled to the beliefs `sets` (N, n, d)."""
+    rng = np.random.default_rng([seed, 1])
+    d = dynamics.dim
+    mean, std = sets.reshape(-1, d).mean(0), sets.reshape(-1, d).std(0) + 1e-6
+    for j in dynamics.angles:
+        mean[j], std[j] = 0.0, 1.0
+    start = initial_mixture if generator == "gmm" else initial_flow
+    params = initial_encoder(d, len(dynamics.angles), rng) | start(d, rng)
+    return params | {"scale.mean": mean.astype(np.float32), "scale.std": std.astype(np.float32)}
+
+
+def log_density_of(generator: str, angles: tuple[int, ...]) -> Callable[..., Tensor]:
+    """log p(x' | E(x, w)) in scaled units: (B, m) of targets (B, m, d)."""
+
+    def compute(params: dict[str, Tensor], x: Tensor, w: Tensor, targets: Tensor) -> Tensor:
+        frame, theta, _ = embed(params, x, w, angles)
+        away = targets - frame.mean[:, None]
+        for j in angles:
+            turned = (away[..., j] + math.pi) % (2.0 * math.pi) - math.pi
+            away = torch.cat([away[..., :j], turned[..., None], away[..., j + 1 :]], -1)
+        u = torch.linalg.solve_triangular(frame.root, away.mT, upper=False).mT
+        found = (
+            log_density(mixture_of(params, theta, x.shape[-1]), u)
+            if generator == "gmm"
+            else flow_log_density(params, theta, u)
+        )
+        return found - torch.log(torch.diagonal(frame.root, dim1=-2, dim2=-1)).sum(-1)[:, None]
+
+    return compute
+
+
+def train(
+    dynamics: Dynamics,
+    family: Snapshots,
+    *,
+    generator: str = "gmm",
+    steps: int = 6000,
+    batch: int = 128,
+    seed: int = 0,
+    start: Checkpoint | None = None,
+    device: Any = "cpu",
+    progress: Progress = silent,
+) -> Training:
+    """Train encoder and generator on a family of beliefs: from random parameters, or at half rate from `start`.
+
+    Raises NipsError where the loss stops being a number.
+    """
+    began = time.monotonic()
+    torch.manual_seed(seed)
+    count = int(family.scenario.max()) + 1
+    held_back = family.scenario >= (count - max(1, round(HELD_BACK * count)) if count >= 4 else count)
+    params = initial(dynamics, generator, family.sets[~held_back], seed)
+    if start is not None:
+        params = {name: start.params[name].astype(np.float32) for name in params}
+    tensors = {name: torch.tensor(value, device=device) for name, value in params.items()}
+    learned = [t.requires_grad_() for name, t in tensors.items() if not name.startswith("scale.")]
+    sets = torch.tensor((family.sets - params["scale.mean"]) / params["scale.std"], device=device)
+    known, unseen = sets[torch.tensor(~held_back)], sets[torch.tensor(held_back)]
+    rate = RATE if start is None else 0.5 * RATE
+    optimiser = torch.optim.AdamW(learned, lr=rate, weight_decay=DECAY)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda k: _rate(k, steps))
+    compute = log_density_of(generator, dynamics.angles)
+    rng = np.random.default_rng([seed, 2])
+    for k in range(steps):
+        x, w, targets = batch_of(known, batch, rng)
+        loss = -compute(tensors, x, w, targets).clamp(min=WORST).mean()
+        if not torch.isfinite(loss):
+            raise NipsError(f"training step {k + 1}: the loss is {loss.item()}")
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(learned, CLIP)
+        optimiser.step()
+        schedule.step()
+        progress(k + 1, steps)
+    validation = validate(tensors, unseen, compute) if len(unseen) else {}
+    arrays = {name: t.detach().cpu().numpy() for name, t in tensors.items()}
+    total = steps + (start.about["steps"] if start is not None else 0)
+    about = {**describe(dynamics), "generator": generator, "steps": total, "seed": seed, "validation": validation}
+    checkpoint = Checkpoint({name: value.astype(np.float64) for name, value in arrays.items()}, about)
+    raw = unseen if len(unseen) else known
+    checkpoint = calibrate(checkpoint, dynamics, _unscaled(raw, params), seed)
+    return Training(checkpoint, steps, time.monotonic() - began, validation)
+
+
+def _unscaled(sets: Tensor, params: dict[str, np.ndarray]) -> np.ndarray:
+    return sets.cpu().numpy().astype(np.float64) * params["scale.std"] + params["scale.mean"]
+
+
+def _rate(step: int, steps: int) -> float:
+    warm = min(WARM_UP, max(1, steps // 10))
+    if step < warm:
+        return (step + 1) / warm
+    return 0.5 * (1.0 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
+
+
+def batch_of(sets: Tensor, size: int, rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
+    """Inputs (B, n, d) with weights (B, n), and disjoint targets (B, 32, d); n differs from batch to batch."""
+    n = round(math.exp(rng.uniform(math.log(SMALLEST), math.log(LARGEST))))
+    chosen = torch.as_tensor(rng.integers(len(sets), size=(2, size)), device=sets.device)
+    first = rng.integers(HELD - n - TARGETS + 1)  # snapshots are in random order
+    inputs, targets = slice(first, first + n), slice(first + n, first + n + TARGETS)
+    x, y = sets[chosen[0], inputs], sets[chosen[0], targets]
+    w = torch.as_tensor(weights_of(size, n, rng), dtype=x.dtype, device=x.device)
+    mixed = round(MIXED * size)
+    if mixed:
+        share = torch.as_tensor(rng.uniform(size=(mixed, 1)), dtype=x.dtype, device=x.device)
+        x, y, w = _mix(x, y, w, sets[chosen[1, :mixed]], share, inputs, targets)
+    return x, w, y
+
+
+def _mix(
+    x: Tensor, y: Tensor, w: Tensor, other: Tensor, share: Tensor, inputs: slice, targets: slice
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The first beliefs of a batch become mixtures: every particle comes from one belief or from the other."""
+    mixed = len(other)
+    take_x = (torch.linspace(0, 1, x.shape[1], device=x.device)[None] < share)[..., None]
+    take_y = (torch.linspace(0, 1, y.shape[1], device=x.device)[None] < share)[..., None]
+    x, y = x.clone(), y.clone()
+    x[:mixed] = torch.where(take_x, other[:, inputs], x[:mixed])
+    y[:mixed] = torch.where(take_y, other[:, targets], y[:mixed])
+    return x, y, w
+
+
+def weights_of(size: int, n: int, rng: np.random.Generator) -> np.ndarray:
+    """(B, n) weights: 40 % of the sets uniform, the others Gamma(a) over their sum, a log-uniform in [0.2, 20]."""
+    shape = np.exp(rng.uniform(math.log(0.2), math.log(20.0), (size, 1)))
+    w = rng.gamma(np.broadcast_to(shape, (size, n))) + 1e-12
+    w[rng.uniform(size=size) < 0.4] = 1.0
+    return w / w.sum(-1, keepdims=True)
+
+
+@torch.no_grad()
+def validate(params: dict[str, Tensor], sets: Tensor, compute: Callable[..., Tensor]) -> dict[str, float]:
+    """Mean negative log density, in scaled units, of targets given 16, 64 and 192 equally weighted particles."""
+    found = {}
+    for n in (16, 64, 192):
+        x, y = sets[:512, :n], sets[:512, n : n + TARGETS]
+        w = torch.full(x.shape[:2], 1.0 / n, dtype=x.dtype, device=x.device)
+        found[str(n)] = round(float(-compute(params, x, w, y).clamp(min=WORST).mean()), 4)
+    return found
+
+
+def calibrate(checkpoint: Checkpoint, dynamics: Dynamics, sets: np.ndarray, seed: int) -> Checkpoint:
+    """Add the off-family alarm's thresholds, one for each range of the effective size."""
+    from nipstool.filter_nbf.draws import Draws
+
+    rng = np.random.default_rng([seed, 3])
+    belief = Learned(checkpoint, watch=False)
+    scores: list[list[float]] = [[] for _ in range(len(BOUNDARIES) + 1)]
+    for x in sets[rng.permutation(len(sets))[:400]]:
+        for n in (32, 128):
+            w = weights_of(1, n, rng)
+            some = x[rng.choice(len(x), n, replace=False)][None]
+            fresh = belief.generate(dynamics, some, np.log(w), n // 2, Draws([rng]))
+            scores[size_bin(np.log(w))[0]].append(float(belief.score(dynamics, some, np.log(w), fresh)[0]))
+    every = [s for some in scores for s in some]
+    limits = [np.quantile(some if len(some) >= 50 else every, ALARM) for some in scores]
+    params = checkpoint.params | {"cal.threshold": np.array(limits)}
+    return Checkpoint(params, checkpoint.about)

@@ -1,0 +1,346 @@
+"""filter-nbf against particle filters, exact answers and real recordings.
+
+    filter_nbf.py [arena|heldout|dimension|long|offfamily|speed|robot|ships|memory]
+
+`speed` also runs the particles library where PARTICLES_PYTHON names a Python that has it (particles 0.4, numpy
+1.26), both in turns and by CPU time. `robot` and `ships` need the real inputs.
+"""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nipstool.filter_nbf import (
+    Bootstrap,
+    Gaussian,
+    Kernel,
+    RowReader,
+    Settings,
+    Tracks,
+    filter_stream,
+    load_domain,
+    prior,
+    simulate,
+    step,
+)
+from nipstool.filter_nbf.checkpoint import Checkpoint, shipped
+from nipstool.filter_nbf.draws import Draws, KeyedGenerator
+from nipstool.filter_nbf.evaluate import Method, evaluate, filtered, summary
+from nipstool.filter_nbf.evaluate import contenders as contenders_of
+from nipstool.filter_nbf.family import snapshots
+from nipstool.filter_nbf.learned import Learned
+from nipstool.filter_nbf.mixture import initial_mixture
+from nipstool.filter_nbf.simulate import Scenario
+from nipstool.filter_nbf.weights import mean_of
+
+DATA = Path(os.environ.get("NIPSTOOL_TEST_DATA", Path(__file__).parents[3] / "shared" / "data")) / "filter-nbf"
+
+
+def say(*words: object) -> None:
+    print(*words, flush=True)
+
+
+def checkpoint() -> Checkpoint:
+    found = shipped(load_domain("arena"))
+    assert found is not None
+    return found
+
+
+def arena(scenarios: int = 64, reference: int = 20_000) -> None:
+    """Evidence and energy distance on fresh scenarios of the family; an untrained generator too."""
+    compare("family", scenarios, reference)
+
+
+def heldout(scenarios: int = 64, reference: int = 20_000) -> None:
+    """The same on dynamics that no training scenario had."""
+    compare("held-out", scenarios, reference)
+
+
+def compare(kind: str, scenarios: int, reference: int) -> None:
+    domain, trained = load_domain("arena"), checkpoint()
+    raw = {
+        **trained.params,
+        **{k: v.astype(float) for k, v in initial_mixture(4, np.random.default_rng(0)).items()},
+    }
+    methods = contenders_of(domain, "nbf", Method(Learned(trained), Settings(128)), 0, timing=True)
+    methods["nbf, untrained"] = Method(Learned(Checkpoint(raw, trained.about), watch=False), Settings(128))
+    found = evaluate(domain, methods, scenarios=scenarios, reference=reference, kind=kind, seed=2026)
+    say(f"{kind}: {scenarios} scenarios; the references differ by {found.reference_evidence:.2f} nats (RMSE)")
+    for name, row in summary(found, "particle filter, n = 128").items():
+        say(" ", name, json.dumps({key: np.round(value, 4).tolist() for key, value in row.items()}))
+
+
+def rotated(isotropic: bool, seed: int, d: int = 16) -> tuple[Any, Scenario, np.ndarray]:
+    rng = np.random.default_rng([9, seed])
+    U, V = (np.linalg.qr(rng.standard_normal((d, d)))[0] for _ in range(2))
+    Q = 0.25 * np.eye(d) if isotropic else U @ np.diag(np.logspace(-1.2, 0.3, d)) @ U.T
+    R = 0.25 * np.eye(d) if isotropic else V @ np.diag(np.logspace(0.2, -1, d)) @ V.T
+    domain = load_domain("linear-gaussian", {"A": (0.9 * np.eye(d)).tolist(), "Q": Q.tolist(), "R": R.tolist()})
+    scenario = simulate(domain, 30, rng)
+    m, P, means = np.zeros(d), domain.model.P0, []
+    for k, y in enumerate(scenario.y):
+        if k:
+            m, P = 0.9 * m, 0.81 * P + Q
+        gain = P @ np.linalg.inv(P + R)
+        m, P = m + gain @ (y - m), P - gain @ P
+        means.append(m)
+    return domain, scenario, np.array(means)
+
+
+def error(domain: Any, scenario: Scenario, exact: np.ndarray, method: Method, seed: int) -> tuple[float, float]:
+    """RMSE of the posterior mean per coordinate, and stages a step."""
+    key, cloud, squares, stages = KeyedGenerator(seed, "d"), None, [], 0
+    nothing = np.zeros((1, 0))
+    for k, y in enumerate(scenario.y):
+        draws = Draws([key.at(k)])
+        cloud = prior(domain, method.settings.n, draws) if cloud is None else cloud
+        dt = np.array([1.0 if k else np.nan])
+        cloud, outcome = step(domain, method.belief, method.settings, cloud, dt, nothing, y[None], nothing, draws)
+        squares.append(np.mean((mean_of(cloud.x, np.exp(cloud.logw))[0] - exact[k]) ** 2))
+        stages += int(outcome.stages[0])
+    return float(np.sqrt(np.mean(squares))), stages / len(scenario.y)
+
+
+def dimension(seeds: int = 8) -> None:
+    """d = 16 with every axis different, in random rotations; and isotropic. Against equal particle evaluations."""
+    for isotropic in (False, True):
+        for cov in ("full", "shrunk", "diag"):
+            rows = []
+            for seed in range(seeds):
+                domain, scenario, exact = rotated(isotropic, seed)
+                mine, stages = error(domain, scenario, exact, Method(Gaussian(cov), Settings(256)), seed)
+                plain = Method(Bootstrap(), Settings(round(256 * stages), temper=False))
+                rows.append((mine, error(domain, scenario, exact, plain, seed)[0], stages))
+            mine, other, stages = np.mean(rows, 0)
+            what = "isotropic" if isotropic else "rotated"
+            say(f"d = 16 {what}, {cov}: {mine:.3f}, particle filter {other:.3f}, ratio {mine / other:.3f}")
+
+
+def long(scenarios: int = 16, steps: int = 2000) -> None:
+    """No drift: energy distance in the last 200 steps against steps 100 to 300."""
+    domain = load_domain("arena")
+    methods = {"nbf": Method(Learned(checkpoint()), Settings(128))}
+    found = evaluate(domain, methods, scenarios=scenarios, steps=steps, reference=10_000, seed=77, every=10)
+    by_step = found.scores["nbf"].by_step
+    early, late = by_step[:, 10:30].mean(), by_step[:, -20:].mean()
+    say(f"T = {steps}, {scenarios} scenarios: {early:.4f} early, {late:.4f} late, ratio {late / early:.3f}")
+
+
+def offfamily(count: int = 150) -> None:
+    """AUROC of the off-family score: beliefs of the family against rings, sine curves, mixtures, a far shift."""
+    domain = load_domain("arena")
+    belief, rng = Learned(checkpoint(), watch=False), np.random.default_rng(5)
+    family = snapshots(domain, max(10, count // 10), 4242).sets.astype(float)
+
+    def scores(made: Callable[[], np.ndarray]) -> np.ndarray:
+        found = []
+        for _ in range(count):
+            x = made()[None]
+            logw = np.full((1, 128), -np.log(128))
+            fresh = belief.generate(domain, x, logw, 128, Draws([rng]))
+            found.append(belief.score(domain, x, logw, fresh)[0])
+        return np.array(found)
+
+    def plain() -> np.ndarray:
+        return family[rng.integers(len(family)), rng.permutation(320)[:128]]
+
+    def curve(ring: bool) -> np.ndarray:
+        x = plain().copy()
+        t = rng.uniform(0, 2 * np.pi, 128)
+        radius, phase = rng.uniform(0.3, 0.8), rng.uniform(0, 2 * np.pi)
+        place = (
+            [radius * np.cos(t), radius * np.sin(t)] if ring else [t / np.pi - 1, radius * np.sin(2 * t + phase)]
+        )
+        x[:, :2] = np.stack(place, -1) + 0.01 * rng.standard_normal((128, 2))
+        return x
+
+    def mixture() -> np.ndarray:
+        return np.concatenate([plain()[:64], plain()[:64]])
+
+    usual = scores(plain)
+    kinds = {"ring": lambda: curve(True), "sine": lambda: curve(False), "mixture": mixture}
+    for name, made in (kinds | {"far shift": lambda: plain() + np.array([0.6, 0.6, 0.0, 0.0])}).items():
+        say(f"{name}: AUROC {(scores(made)[:, None] > usual).mean():.3f}")
+
+
+PEER = """
+import sys, time, warnings
+warnings.simplefilter("ignore")
+import numpy as np, particles
+from particles import state_space_models as ssm, distributions as dists
+class Level(ssm.StateSpaceModel):
+    def PX0(self): return dists.Normal(1000.0, 500.0)
+    def PX(self, t, xp): return dists.Normal(xp, 1469.1 ** 0.5)
+    def PY(self, t, xp, x): return dists.Normal(x, 15099.0 ** 0.5)
+y = np.array(eval(sys.stdin.readline()))
+def once(N):
+    pf = particles.SMC(fk=ssm.Bootstrap(ssm=Level(), data=y), N=N, ESSrmin=0.5)
+    began = time.process_time(); pf.run(); return time.process_time() - began
+once(100)
+print("ready", flush=True)
+for line in sys.stdin:
+    print(once(int(line)), flush=True)
+"""
+
+
+def speed(turns: int = 7) -> None:
+    """The core alone, particle-steps a CPU second, in turns with the particles library."""
+    y = 1000.0 + 120.0 * np.random.default_rng(0).standard_normal((100, 1))
+    scenario = Scenario(np.empty((100, 0)), y, np.zeros((100, 0)))
+    domain = load_domain("nile")
+
+    def once(n: int) -> float:
+        began = time.process_time()
+        for _ in filtered(domain, Method(Bootstrap(), Settings(n, temper=False)), scenario, KeyedGenerator(0, "")):
+            pass
+        return time.process_time() - began
+
+    python, peer = os.environ.get("PARTICLES_PYTHON"), None
+    if python:
+        peer = subprocess.Popen([python, "-c", PEER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        assert peer.stdin is not None
+        assert peer.stdout is not None
+        peer.stdin.write(f"{y[:, 0].tolist()}\n")
+        peer.stdin.flush()
+        peer.stdout.readline()
+    for n in (1_000, 10_000, 100_000):
+        ours, theirs = [], []
+        for _ in range(turns):
+            ours.append(once(n))
+            if peer is not None and peer.stdin is not None and peer.stdout is not None:
+                peer.stdin.write(f"{n}\n")
+                peer.stdin.flush()
+                theirs.append(float(peer.stdout.readline()))
+        line = f"n = {n}: {100 * n / np.median(ours) / 1e6:.2f} million particle-steps a CPU second"
+        say(line + (f", {np.median(theirs) / np.median(ours):.2f} times the particles library" if theirs else ""))
+    if peer is not None:
+        peer.kill()
+        peer.wait()
+
+
+def robot_rows(end_s: float) -> list[dict[str, Any]]:
+    """MRCLAM6 robot 1: odometry as controls, landmarks as observations, in the order of time."""
+    folder = DATA / "MRCLAM6"
+    barcode = {int(b): int(s) for s, b in np.loadtxt(folder / "Barcodes.dat")}
+    rows = [{"t": t, "control": {"speed": v, "turn": w}} for t, v, w in np.loadtxt(folder / "Robot1_Odometry.dat")]
+    for t, code, reach, bearing in np.loadtxt(folder / "Robot1_Measurement.dat"):
+        subject = barcode.get(int(code), 0)
+        if subject >= 6:  # the first five are robots
+            rows.append({"t": t, "obs": {"landmark": subject, "range": reach, "bearing": bearing}})
+    rows.sort(key=lambda row: row["t"])
+    first = rows[0]["t"]
+    return [row for row in rows if row["t"] <= first + end_s]
+
+
+def robot(seeds: int = 4, n: int = 1000) -> None:
+    """Noise chosen on the first 300 s (smallest error with coverage in 80 to 97 %), scored on the rest."""
+    rows = robot_rows(1e9)
+    truth = np.loadtxt(DATA / "MRCLAM6" / "Robot1_Groundtruth.dat")
+    first = rows[0]["t"]
+    best: tuple[float, dict[str, float]] | None = None
+    for scale in (2.0, 3.0, 4.0):
+        for process in (2.0, 4.0):
+            params = robot_params(scale, process)
+            miss, cover = robot_score(params, [r for r in rows if r["t"] <= first + 300], truth, 60.0, 300.0, n, 0)
+            say(f"  tuning: sensor x {scale}, process x {process}: median {miss:.3f} m, coverage {cover:.2f}")
+            cost = miss + max(0.0, 0.80 - cover, cover - 0.97)
+            best = (cost, params) if best is None or cost < best[0] else best
+    assert best is not None
+    scores = [robot_score(best[1], rows, truth, 300.0, 1e9, n, seed) for seed in range(seeds)]
+    miss, cover = np.mean(scores, 0)
+    say(f"MRCLAM6, n = {n}, {seeds} seeds, after 300 s: median error {miss:.3f} m, 90 % regions cover {cover:.2f}")
+
+
+def robot_params(scale: float, process: float) -> dict[str, float]:
+    return {
+        "range_sd": 0.079 * scale,
+        "bearing_sd": 0.0116 * scale * 2,
+        "range_bias": 0.039,
+        "speed_sd": 0.01 * process,
+        "speed_share": 0.05 * process,
+        "turn_sd": 0.02 * process,
+        "turn_share": 0.05 * process,
+    }
+
+
+def robot_score(
+    params: dict[str, float],
+    rows: list[dict[str, Any]],
+    truth: np.ndarray,
+    start: float,
+    end: float,
+    n: int,
+    seed: int,
+) -> tuple[float, float]:
+    """Median position error, and the share of times whose 90 % region (chi-square, 2 d) holds the truth."""
+    landmarks = str(DATA / "MRCLAM6" / "Landmark_Groundtruth.dat")
+    domain = load_domain("landmarks", {"landmarks": landmarks, **params})
+    tracks = Tracks(domain, Bootstrap(), Settings(n, temper=False), seed)
+    reader = RowReader(domain.obs_names, domain.control_names)
+    first, last, misses, inside = rows[0]["t"], -1e9, [], []
+    for row in rows:
+        tracks.advance([reader._from_record(row)])
+        since = row["t"] - first
+        if not start <= since <= end or row["t"] - last < 1.0:
+            continue
+        last = row["t"]
+        track = tracks.tracks[""]
+        w = np.exp(track.logw)
+        place = track.x[:, :2]
+        mean = w @ place
+        cov = (w[:, None] * (place - mean)).T @ (place - mean) / (1.0 - w @ w)
+        away = np.array([np.interp(row["t"], truth[:, 0], truth[:, j]) for j in (1, 2)]) - mean
+        misses.append(np.hypot(*away))
+        inside.append(away @ np.linalg.solve(cov + 1e-12 * np.eye(2), away) <= 4.605)
+    return float(np.median(misses)), float(np.mean(inside))
+
+
+def ships() -> None:
+    """91 ships in one stream: lines a CPU second, all of it (reading, filtering, writing)."""
+    names = {"t": "Time", "id": "MMSI", "lat": "Latitude_degrees", "lon": "Longitude_degrees"}
+    for _ in range(2):
+        domain = load_domain("constant-velocity")
+        tracks = Tracks(domain, Gaussian(), Settings(256))
+        reader, count = RowReader(domain.obs_names, (), names), 0
+        began, wall = time.process_time(), time.monotonic()
+        with (
+            open(DATA / "SolentAIS_20160112_130211.csv", "rb", buffering=0) as source,
+            open(os.devnull, "w") as sink,
+        ):
+            count = filter_stream(
+                source, reader, tracks, lambda text, sink=sink: print(text, end="", file=sink)
+            ).rows
+        spent = time.process_time() - began
+        say(
+            f"{count} lines, {len(tracks.tracks)} ids: {count / spent:.0f} a CPU second,"
+            f" {count / (time.monotonic() - wall):.0f} a second"
+        )
+
+
+def memory(lines: int = 40_000) -> None:
+    """Growth of the resident size from line 10,000 to the end of a long stream."""
+    tracks = Tracks(load_domain("nile"), Kernel(), Settings(64))
+    reader, sizes = RowReader(("flow",), ()), []
+    for start in range(0, lines, 10_000):
+        text = b"".join(b'{"flow": %d}\n' % (900 + k % 200) for k in range(start, start + 10_000))
+        with open("/proc/self/statm") if Path("/proc/self/statm").exists() else open(os.devnull) as statm:
+            filter_stream(BytesIO(text), reader, tracks, lambda text: None)
+            pages = statm.read().split()
+        sizes.append(int(pages[1]) * resource.getpagesize() / 1e6 if pages else 0.0)
+    say(f"{lines} lines: resident {sizes[0]:.1f} MB after 10,000, {sizes[-1]:.1f} MB at the end")
+
+
+if __name__ == "__main__":
+    every = {f.__name__: f for f in (speed, memory, ships, robot, offfamily, dimension, arena, heldout, long)}
+    for name in sys.argv[1:] or every:
+        say(f"-- {name}")
+        every[name]()

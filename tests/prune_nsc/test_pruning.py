@@ -1,0 +1,400 @@
+"""Pruned checkpoints: stock classes load them and they compute what the masked original computes."""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tiny import FAMILIES, FFN, HEAD_DIM, HEADS, LAYERS, VOCABULARY, make
+from transformers import AutoModelForCausalLM
+
+from nipstool.kit.errors import DataError, InputMissingError, NipsError, OutputError, UsageError
+from nipstool.prune_nsc import Budgets, Pruned, Settings, prune
+from nipstool.prune_nsc.check import CheckError, check_blocks, check_logits
+from nipstool.prune_nsc.decoder import read_decoder
+
+IDS = torch.randint(VOCABULARY, (2, 20), generator=torch.Generator().manual_seed(7))
+CASES = [
+    ("ffn", 2, False, False, {"ratio": 0.85}),
+    ("ffn,groups", 4, True, True, {"kv_bytes": 4 * 2 * 2 * HEAD_DIM * LAYERS}),
+    ("ffn,groups", 1, False, True, {"ratio": 0.8}),
+    ("layers", 2, True, True, {"ratio": 0.7}),
+]
+
+
+def run(model: Path, out: Path, budget: dict[str, Any], **settings: Any) -> Pruned:
+    """Pruning without sampling, and with too few tokens for a repair."""
+    options = {"multiple_of": 4} | settings
+    return prune(str(model), str(out), Budgets(**budget), Settings(**options), channels="noise", tokens=64)
+
+
+def masked_logits(folder: Path, pruned: Pruned) -> torch.Tensor:
+    """The original's logits when what was dropped is set to zero where it would be read."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+    kept = {layer.source: layer for layer in pruned.kept}
+
+    def only(columns: list[int]) -> Callable[..., Any]:
+        def hook(_module: Any, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor]:
+            mask = torch.zeros(inputs[0].shape[-1])
+            mask[columns] = 1
+            return (inputs[0] * mask,)
+
+        return hook
+
+    for index, layer in enumerate(model.model.layers):
+        if index not in kept:
+            layer.register_forward_hook(
+                lambda _m, args, kwargs, out: args[0] if args else kwargs["hidden_states"], with_kwargs=True
+            )
+            continue
+        heads = [h * HEAD_DIM + i for h in kept[index].heads for i in range(HEAD_DIM)]
+        layer.mlp.down_proj.register_forward_pre_hook(only(list(kept[index].channels)))
+        layer.self_attn.o_proj.register_forward_pre_hook(only(heads))
+    with torch.inference_mode():
+        return model(input_ids=IDS).logits
+
+
+def logits(folder: Path, **how: Any) -> torch.Tensor:
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, output_loading_info=True, **how
+    )
+    model, report = loaded
+    assert not report["missing_keys"]
+    assert not report["unexpected_keys"]
+    assert not report["mismatched_keys"]
+    with torch.inference_mode():
+        return model.eval()(input_ids=IDS).logits
+
+
+def difference(a: torch.Tensor, b: torch.Tensor) -> float:
+    return float((a - b).abs().max() / b.abs().max())
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(("units", "kv", "tied", "bias", "budget"), CASES)
+def test_a_pruned_model_is_the_masked_original(
+    tmp_path: Path, family: str, units: str, kv: int, tied: bool, bias: bool, budget: dict[str, Any]
+) -> None:
+    folder, out = make(tmp_path / "in", family, kv=kv, tied=tied, bias=bias), tmp_path / "out"
+    pruned = run(folder, out, budget, units=units)
+    assert pruned.plan.answer.params <= budget.get("ratio", 1) * pruned.plan.dense.params
+    assert pruned.plan.answer.kv_bytes <= budget.get("kv_bytes", 10**6)
+    stored = [t for file in out.glob("*.safetensors") for t in load_file(file).values()]
+    assert sum(t.numel() for t in stored) == pruned.plan.answer.params < pruned.plan.dense.params
+    assert difference(logits(out), masked_logits(folder, pruned)) < 1e-5
+    assert (out / "generation_config.json").read_bytes() == (folder / "generation_config.json").read_bytes()
+    config = json.loads((out / "config.json").read_text())
+    assert config["head_dim"] == HEAD_DIM
+    assert config["num_hidden_layers"] == len(pruned.kept)
+    assert all(len(value) == len(pruned.kept) for key, value in config.items() if key == "layer_types")
+    kept = pruned.kept[0].width
+    assert (kept.ffn < FFN) == (units == "ffn")
+    assert (kept.heads < HEADS) == (units == "ffn,groups")
+    assert kept.kv == (kv if units != "ffn,groups" or kv == 1 else kept.heads)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_swapping_two_gate_rows_is_found(tmp_path: Path, family: str) -> None:
+    folder, out = make(tmp_path / "in", family), tmp_path / "out"
+    pruned = run(folder, out, {"ratio": 0.85})
+    decoder = read_decoder(str(folder))
+    assert check_blocks(decoder, pruned.kept, out, repaired=lambda layer: False) < 1e-6
+    file, name = next(
+        (f, n) for f in out.glob("*.safetensors") for n in load_file(f) if n.endswith("2.mlp.gate_proj.weight")
+    )
+    tensors = load_file(file)
+    tensors[name][[0, 1]] = tensors[name][[1, 0]].clone()
+    save_file(tensors, file, {"format": "pt"})
+    assert difference(logits(out), masked_logits(folder, pruned)) > 1e-4
+    for check in (check_blocks, check_logits):
+        with pytest.raises(CheckError, match=r"layer 2|logits"):
+            check(decoder, pruned.kept, out, repaired=lambda layer: False)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_layers_of_their_own_widths_load_with_their_class(tmp_path: Path, family: str) -> None:
+    folder, out = make(tmp_path / "in", family, tied=True), tmp_path / "out"
+    pruned = run(folder, out, {"ratio": 0.83}, units="ffn,groups", format="custom")
+    assert len({layer.width for layer in pruned.kept}) > 1
+    assert difference(logits(out, trust_remote_code=True), masked_logits(folder, pruned)) < 1e-5
+    with pytest.raises((ValueError, OSError)):
+        AutoModelForCausalLM.from_pretrained(out, trust_remote_code=False)
+
+
+def test_the_dense_budget_copies_every_tensor(tmp_path: Path) -> None:
+    folder, out = make(tmp_path / "in", "llama"), tmp_path / "out"
+    run(folder, out, {"ratio": 1.0})
+    for file in folder.glob("*.safetensors"):
+        before, after = load_file(file), load_file(out / file.name)
+        assert before.keys() == after.keys()
+        assert all(torch.equal(before[name], after[name]) for name in before)
+    index = json.loads((out / "model.safetensors.index.json").read_text())
+    assert index["metadata"]["total_size"] == sum(
+        t.nbytes for f in out.glob("*.safetensors") for t in load_file(f).values()
+    )
+
+
+def test_a_tied_head_that_is_stored_too_is_written_once(tmp_path: Path) -> None:
+    folder = make(tmp_path / "in", "llama", tied=True, shards=1)
+    tensors = load_file(folder / "model.safetensors")
+    copy = {**tensors, "lm_head.weight": tensors["model.embed_tokens.weight"].clone()}
+    save_file(copy, folder / "model.safetensors", {"format": "pt"})
+    run(folder, tmp_path / "out", {"ratio": 0.85})
+    assert "lm_head.weight" not in load_file(tmp_path / "out" / "model.safetensors")
+    copy["lm_head.weight"][0, 0] += 1
+    save_file(copy, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(DataError, match="ties"):
+        run(folder, tmp_path / "other", {"ratio": 0.85})
+
+
+def test_bfloat16_stays_and_layers_left_out_take_their_shards_along(tmp_path: Path) -> None:
+    folder = make(tmp_path / "in", "qwen3", shards=1)
+    tensors = {name: t.bfloat16() for name, t in load_file(folder / "model.safetensors").items()}
+    (folder / "model.safetensors").unlink()
+    parts = {f"layers.{i}." for i in range(LAYERS)}
+    shards = {part: {n: t for n, t in tensors.items() if part in n} for part in sorted(parts)}
+    shards["rest"] = {n: t for n, t in tensors.items() if not any(part in n for part in parts)}
+    weight_map = {}
+    for i, shard in enumerate(shards.values()):
+        save_file(shard, folder / f"part{i}.safetensors", {"format": "pt"})
+        weight_map |= dict.fromkeys(shard, f"part{i}.safetensors")
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    pruned = run(folder, tmp_path / "out", {"ratio": 0.8}, units="layers")
+    assert len(list((tmp_path / "out").glob("*.safetensors"))) == 1 + len(pruned.kept) == LAYERS
+    out = [t for f in (tmp_path / "out").glob("*.safetensors") for t in load_file(f).values()]
+    assert {t.dtype for t in out} == {torch.bfloat16}
+
+
+def test_the_last_and_first_layers_stay(tmp_path: Path) -> None:
+    folder = make(tmp_path / "in", "llama")
+    pruned = run(folder, tmp_path / "out", {"ratio": 0.8}, units="layers", keep_first=1, keep_last=2)
+    assert [layer.source for layer in pruned.kept] == [0, 2, 3]
+    settings = Settings(units="layers", keep_last=2)
+    for seed in range(6):
+        out = str(tmp_path / f"random{seed}")
+        random = prune(str(folder), out, Budgets(ratio=0.8), replace(settings, seed=seed), channels="random")
+        assert [layer.source for layer in random.kept] == [0, 2, 3]
+    with pytest.raises(UsageError, match="reachable"):
+        run(folder, tmp_path / "less", {"ratio": 0.3}, units="layers", keep_first=2, keep_last=2)
+
+
+# --- real text and sampling ---
+
+
+@pytest.fixture(scope="module")
+def stories(data_dir: Path) -> tuple[str, str]:
+    return str(data_dir / "models" / "stories260K"), str(data_dir / "prune-nsc" / "tinystories_sample.txt")
+
+
+def weights(folder: Path) -> bytes:
+    return (folder / "model.safetensors").read_bytes()
+
+
+def test_evaluation_does_not_touch_the_weights(tmp_path: Path, stories: tuple[str, str]) -> None:
+    model, text = stories
+    other = tmp_path / "other.txt"
+    other.write_text("Once upon a time there was a cat. The cat was big.")
+
+    def made(name: str, evaluate: str | None) -> Pruned:
+        out = str(tmp_path / name)
+        return prune(model, out, Budgets(), Settings(ffn=0.75), tokens=2048, evaluate=evaluate)
+
+    plain, with_text = made("plain", None), made("text", text)
+    made("other", str(other))
+    assert plain.repaired
+    assert weights(tmp_path / "plain") == weights(tmp_path / "text") == weights(tmp_path / "other")
+    assert with_text.evidence.perplexity_before == pytest.approx(3.548, abs=5e-4)
+    after = with_text.evidence.perplexity_after
+    assert after is not None
+    assert 3.6 < after < 9
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("share", "mean", "each"), [(0.75, 6.5, 7.0), (0.5, 20.0, 22.0)])
+def test_self_generated_statistics_keep_the_stories(
+    tmp_path: Path, stories: tuple[str, str], share: float, mean: float, each: float
+) -> None:
+    model, text = stories
+
+    def value(channels: str, seed: int) -> float:
+        out = str(tmp_path / f"{channels}{seed}")
+        found = prune(model, out, Budgets(), Settings(ffn=share, seed=seed), channels=channels, evaluate=text)
+        assert found.evidence.perplexity_after is not None
+        return found.evidence.perplexity_after
+
+    ours = [value("self", seed) for seed in range(5)]
+    random = [value("random", seed) for seed in range(5)]
+    assert sum(ours) / 5 <= mean
+    assert max(ours) <= each
+    assert min(random) > 1.5 * max(ours)
+
+
+def test_an_interrupted_run_goes_on_to_the_same_weights(tmp_path: Path, stories: tuple[str, str]) -> None:
+    model, _ = stories
+
+    class Stop(Exception):
+        pass
+
+    class Stages:
+        def __init__(self, stop_at: str):
+            self.stop_at = stop_at
+            self.seen: list[str] = []
+
+        def say(self, text: str) -> None:
+            self.seen.append(text)
+
+        def stage(self, label: str) -> Any:
+            from contextlib import nullcontext
+
+            self.seen.append(label)
+            if label == self.stop_at:
+                raise Stop
+            return nullcontext(lambda done, total: None)
+
+    def go(out: str, stages: Stages, resume: bool = False) -> None:
+        prune(model, str(tmp_path / out), Budgets(), Settings(ffn=0.5), tokens=1024, resume=resume, stages=stages)
+
+    go("whole", Stages("never"))
+    for stop_at in ("measure", "write"):
+        with pytest.raises(Stop):
+            go("broken", Stages(stop_at), resume=True)
+        assert not (tmp_path / "broken").exists()
+    again = Stages("never")
+    go("broken", again, resume=True)
+    assert "measure" not in again.seen
+    assert not any("about" in line for line in again.seen)
+    assert weights(tmp_path / "whole") == weights(tmp_path / "broken")
+
+
+def test_resuming_with_other_options_is_refused(tmp_path: Path, stories: tuple[str, str]) -> None:
+    work = tmp_path / ".out.measured"
+    work.mkdir()
+    (work / "key.json").write_text("{}")
+    with pytest.raises(UsageError, match="other options"):
+        prune(stories[0], str(tmp_path / "out"), Budgets(), Settings(ffn=0.5), tokens=64, resume=True)
+
+
+# --- bad input ---
+
+
+def spoil(folder: Path, **config: Any) -> Path:
+    file = folder / "config.json"
+    raw = {**json.loads(file.read_text()), **config}
+    file.write_text(json.dumps({k: v for k, v in raw.items() if v is not ...}))
+    return folder
+
+
+def expect(
+    kind: type[NipsError], words: str, folder: Path, budget: dict[str, Any] | None = None, **how: Any
+) -> None:
+    out = folder.parent / "out"
+    with pytest.raises(kind, match=words) as caught:
+        run(folder, out, budget or {"ratio": 0.85}, **how)
+    assert "\n" not in str(caught.value)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("channels", ["noise", "random"])
+@pytest.mark.parametrize("bad", [math.nan, -math.inf])
+def test_bad_weights(tmp_path: Path, bad: float, channels: str) -> None:
+    folder, out = make(tmp_path / "in", "llama", shards=1), tmp_path / "out"
+    tensors = load_file(folder / "model.safetensors")
+    tensors["model.layers.1.mlp.up_proj.weight"][3, 4] = bad
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(DataError, match=r"layers\.1\.mlp\.up_proj.*NaN or infinity"):
+        prune(str(folder), str(out), Budgets(ratio=0.9), Settings(multiple_of=4), channels=channels, tokens=64)
+    assert not out.exists()
+
+
+def test_configurations_that_cannot_be_pruned(tmp_path: Path) -> None:
+    folder = make(tmp_path / "in", "llama")
+    good = json.loads((folder / "config.json").read_text())
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"model_type": "gpt2"}, "gpt2"),
+        ({"model_type": "mixtral", "num_local_experts": 8}, "mixture of experts"),
+        ({"quantization_config": {"quant_method": "gptq"}}, "gptq"),
+        ({"intermediate_size": ...}, "intermediate_size"),
+        ({"hidden_size": "64"}, "hidden_size"),
+        ({"num_key_value_heads": 3}, "divide"),
+        ({"intermediate_size": 28}, "configuration says"),
+    ]
+    for change, words in cases:
+        expect(DataError, words, spoil(folder, **change))
+        (folder / "config.json").write_text(json.dumps(good))
+
+
+def test_weights_that_cannot_be_pruned(tmp_path: Path) -> None:
+    folder = make(tmp_path / "in", "llama", shards=1)
+    tensors = load_file(folder / "model.safetensors")
+    save_file({**tensors, "model.layers.0.extra.weight": torch.zeros(2)}, folder / "model.safetensors")
+    expect(DataError, "unsupported tensor 'model.layers.0.extra.weight'", folder)
+    save_file({n: t for n, t in tensors.items() if "2.mlp.up" not in n}, folder / "model.safetensors")
+    expect(DataError, "no tensor 'model.layers.2.mlp.up_proj.weight'", folder)
+    (folder / "model.safetensors").unlink()
+    expect(InputMissingError, "no weights there", folder)
+    (folder / "pytorch_model.bin").write_bytes(b"\x80\x02")
+    expect(DataError, "pickled", folder)
+    (folder / "model.gguf").write_bytes(b"GGUF")
+    expect(DataError, "GGUF", folder)
+
+
+def test_broken_sharded_folders(tmp_path: Path) -> None:
+    folder = make(tmp_path / "in", "llama")
+    index = folder / "model.safetensors.index.json"
+    good = index.read_text()
+    index.write_text(good.replace("model-00002-of-00003", "../model-00002-of-00003"))
+    expect(DataError, "expected the name of a .safetensors file", folder)
+    index.write_text(good)
+    (folder / "model.safetensors").write_bytes(b"")
+    expect(DataError, "which of them counts", folder)
+    (folder / "model.safetensors").unlink()
+    (folder / "model-00002-of-00003.safetensors").unlink()
+    expect(InputMissingError, "model-00002-of-00003", folder)
+
+
+def test_budgets_and_options_that_make_no_sense(tmp_path: Path) -> None:
+    folder = make(tmp_path / "in", "llama")
+    expect(UsageError, "reachable are", folder, {"params": 1000})
+    expect(UsageError, "above the dense", folder, {"params": 10**9})
+    expect(UsageError, "nothing to aim at", folder, {"params": None})
+    expect(UsageError, "multiple of 4", folder, {"params": None}, ffn=10)
+    expect(UsageError, "1 to 24", folder, {"params": None}, ffn=1000)
+    expect(UsageError, "share", folder, {"params": None}, ffn=2.5)
+    expect(UsageError, "--ratio", folder, {"ratio": 1.5})
+    expect(UsageError, "--units", folder, units="heads")
+    expect(UsageError, "--format", folder, format="gguf")
+
+
+def test_an_output_that_exists_is_kept(tmp_path: Path) -> None:
+    folder, out = make(tmp_path / "in", "llama"), tmp_path / "out"
+    out.mkdir()
+    (out / "precious").write_text("x")
+    with pytest.raises(OutputError, match="--force"):
+        run(folder, out, {"ratio": 0.85})
+    assert [file.name for file in out.iterdir()] == ["precious"]
+
+
+def test_a_failed_self_check_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from nipstool.prune_nsc import prune as module_function
+    from nipstool.prune_nsc import selection
+
+    right = selection.Kept.rows
+    calls: list[str] = []
+
+    def wrong(self: selection.Kept, unit: Any, head_dim: int) -> torch.Tensor:
+        rows = right(self, unit, head_dim)
+        calls.append(unit)
+        return rows.flip(0) if len(calls) == 1 else rows  # the first tensor to be cut is cut in another order
+
+    monkeypatch.setattr(selection.Kept, "rows", wrong)
+    folder, out = make(tmp_path / "in", "llama"), tmp_path / "out"
+    with pytest.raises(CheckError, match="self-check failed") as caught:
+        module_function(str(folder), str(out), Budgets(ratio=0.85), Settings(multiple_of=4), channels="random")
+    assert caught.value.status == 1
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["in"]
