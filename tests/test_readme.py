@@ -61,6 +61,36 @@ def test_the_other_commands_run(readme: str, tmp_path: Path):
         assert run.returncode == 0, f"{line}\n{run.stderr}"
 
 
+def test_the_stream_example_runs(readme: str, tmp_path: Path):
+    lines = [
+        line
+        for block in blocks(readme, "sh")
+        for line in block.splitlines()
+        if line.startswith("nipstool filter-nbf")
+    ]
+    assert len(lines) == 2
+    for line in lines:
+        command = line.replace("nipstool", f"{shlex.quote(sys.executable)} -m nipstool", 1)
+        run = subprocess.run(["sh", "-c", command], cwd=tmp_path, capture_output=True, text=True, timeout=300)
+        assert run.returncode == 0, f"{line}\n{run.stderr}"
+    rows = (tmp_path / "evader.ndjson").read_text().splitlines()
+    beliefs = (tmp_path / "beliefs.ndjson").read_text().splitlines()
+    assert len(rows) == len(beliefs) == 60
+    assert (tmp_path / "belief.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_the_pruning_example_prints_what_is_shown(readme: str, tmp_path: Path):
+    (example,) = (b for b in blocks(readme, "console") if b.startswith("$ nipstool prune-nsc"))
+    command, _, shown = example.removeprefix("$ ").partition("\n")
+    folder = tmp_path / "demo" / "prune-nsc"
+    folder.mkdir(parents=True)
+    subprocess.run([sys.executable, "-m", "nipstool.prune_nsc.synthetic", str(folder)], check=True)
+    run = nipstool(command, tmp_path)
+    assert run.returncode == 0, run.stderr
+    assert run.stdout == shown
+
+
 def test_the_exit_codes_are_those_of_the_program(readme: str):
     from nipstool.kit.errors import ExitStatus
 

@@ -6,7 +6,6 @@ MODEL is a SmolLM2-135M folder (`make models`), TEXT is WikiText-2. What is abse
 """
 
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -174,7 +173,8 @@ def slice_in_own_process(source: Path, out: Path) -> None:
     torch.set_num_threads(1)
     decoder, found = plan(str(source), Budgets(), Settings(ffn=0.75))
     kept = select(decoder, found.answer.layers, random_scores(decoder, "ffn", 0).scores, None)
-    base = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    base = memory("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak starts anew
 
     def work() -> None:
         write_slices(decoder, kept, out)
@@ -182,7 +182,13 @@ def slice_in_own_process(source: Path, out: Path) -> None:
             sync(file)
 
     seconds = timed(work)
-    print(seconds, (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - base) * 1024)
+    print(seconds, memory("VmHWM") - base)
+
+
+def memory(field: str) -> int:
+    """Bytes that the system reports for this process: VmRSS is now, VmHWM the peak."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith(f"{field}:"))) * 1024
 
 
 def timed(work: Callable[[], None]) -> float:

@@ -28,7 +28,6 @@ class Case:
     inputs: tuple[str, ...] = ()  # those of args that are input files
     output: str | None = None  # a name to give to -o
     folder: bool = False  # the output is a folder
-    kept: tuple[str, ...] = ()  # what an interrupted run leaves for --resume
     json: bool = True
     reads_stdin: bool = False  # an input may be '-'
     writes_stdout: bool = False  # the output may be '-'
@@ -212,12 +211,11 @@ CASES = [
     Case(
         "prune-nsc",
         None,
-        ("model", "--ratio", "0.9", "--tokens", "64"),
+        ("model", "--ratio", "0.9", "--channels", "random"),
         some_model,
         inputs=("model/config.json", "model/model.safetensors"),
         output="smaller",
         folder=True,
-        kept=(".smaller.measured",),
         setting=("--ffn", "12", "16", "20"),
     ),
     Case(

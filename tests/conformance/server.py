@@ -17,7 +17,17 @@ from typing import Any, Literal, NoReturn, TextIO
 
 from job import Job, enter
 
-PRELOADED = ("numpy", "torch", "safetensors", "pydantic", "importlib.metadata", "nipstool.cli")
+# What commands import and takes long: a command that is slow here adds its own.
+PRELOADED = (
+    "numpy",
+    "torch",
+    "safetensors",
+    "pydantic",
+    "importlib.metadata",
+    "nipstool.cli",
+    "transformers.modeling_utils",
+    "transformers.models.llama.modeling_llama",
+)
 LIMIT_S = 60  # a run that hangs dies of SIGALRM
 
 

@@ -79,7 +79,6 @@ def small_sdxl() -> Small:
         up_block_types=("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
         block_out_channels=(8, 16, 24),
         layers_per_block=2,
-        transformer_layers_per_block=(1, 1, 2),  # type: ignore[arg-type]
         use_linear_projection=True,
         cross_attention_dim=2048,
         attention_head_dim=4,

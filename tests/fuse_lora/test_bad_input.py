@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 import torch
 
+from nipstool.cli import run
 from nipstool.fuse_lora import compare, convert, fuse, inspect
+from nipstool.guard import guarded
 from nipstool.kit.errors import DataError, InputMissingError, NipsError, OutputError, UsageError
 from tests.fuse_lora.key_lists import tiny_state
 from tests.fuse_lora.lora_files import (
@@ -337,26 +339,40 @@ def test_a_failure_in_mid_write_leaves_the_old_output(tmp_path: Path) -> None:
 # --- the same through the command line ------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("args", "status", "word"),
-    [
-        (("stray.safetensors", "b.safetensors", "-o", "out.safetensors"), 65, "foo.bar"),
-        (("gone.safetensors", "b.safetensors", "-o", "out.safetensors"), 66, "gone.safetensors"),
-        (("b.safetensors", "b.safetensors", "-o", "b.safetensors", "--force"), 2, "b.safetensors"),
-        (("b.safetensors", "b.safetensors", "-o", "stray.safetensors"), 73, "stray.safetensors"),
-    ],
-)
-def test_exit_statuses(tmp_path: Path, args: tuple[str, ...], status: int, word: str) -> None:
+COMMANDS = [
+    (("stray.safetensors", "b.safetensors", "-o", "out.safetensors"), 65, "foo.bar"),
+    (("gone.safetensors", "b.safetensors", "-o", "out.safetensors"), 66, "gone.safetensors"),
+    (("b.safetensors", "b.safetensors", "-o", "b.safetensors", "--force"), 2, "b.safetensors"),
+    (("b.safetensors", "b.safetensors", "-o", "stray.safetensors"), 73, "stray.safetensors"),
+]
+
+
+@pytest.mark.parametrize(("args", "status", "word"), COMMANDS)
+def test_exit_statuses(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    args: tuple[str, ...],
+    status: int,
+    word: str,
+) -> None:
     save(tmp_path / "stray.safetensors", KOHYA | {"foo.bar": torch.ones(3)})
     save(tmp_path / "b.safetensors", KOHYA)
     before = files_below(tmp_path)
-    command = [sys.executable, "-m", "nipstool", "fuse-lora", *args]
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert run.returncode == status, run.stderr
-    (line,) = run.stderr.splitlines()
+    monkeypatch.chdir(tmp_path)
+    assert guarded(lambda: run(["fuse-lora", *args])) == status
+    shown = capfd.readouterr()
+    (line,) = shown.err.splitlines()
     assert word in line
-    assert run.stdout == ""
+    assert shown.out == ""
     assert files_below(tmp_path) == before
+
+
+def test_the_process_ends_with_the_status(tmp_path: Path) -> None:
+    save(tmp_path / "stray.safetensors", KOHYA | {"foo.bar": torch.ones(3)})
+    command = [sys.executable, "-m", "nipstool", "fuse-lora", "convert", "stray.safetensors", "-o", "out"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stdout, len(ended.stderr.splitlines())) == (65, "", 1)
 
 
 def test_json_of_a_config_is_read_as_utf8(tmp_path: Path) -> None:

@@ -16,7 +16,6 @@ from tests.fuse_lora.lora_files import (
     Factors,
     Lora,
     State,
-    attention_processors,
     dense,
     deviation,
     dotted,
@@ -24,7 +23,6 @@ from tests.fuse_lora.lora_files import (
     flux_split,
     kohya,
     kohya_flux,
-    kohya_sd15,
     metadata,
     np_lora,
     random_lora,
@@ -319,7 +317,5 @@ def test_the_real_sd15_pair_meets_everywhere(data_dir: Path, tmp_path: Path) -> 
         fusion = fuse(content, [b], tmp_path / "out.safetensors", force=True)
         assert (fusion.totals.modules, fusion.totals.projected) == (128, 128)
     assert metadata(tmp_path / "out.safetensors")["ss_network_dim"] == "8"
-    names = dict.fromkeys(("unet.down_blocks.0.attentions.0.transformer_blocks.0.attn1.to_out.0",), (4, 4))
-    (key, *_) = attention_processors(random_lora(names, 2, 1))
-    assert key.endswith("attn1.processor.to_out_lora.down.weight")
-    assert kohya_sd15(next(iter(names))) in ranks(tmp_path / "k.safetensors")
+    outputs = [name for name in ranks(tmp_path / "k.safetensors") if name.endswith("_to_out_0")]
+    assert len(outputs) == 32  # the ones that a first layout calls to_out_lora

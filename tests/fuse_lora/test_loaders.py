@@ -39,13 +39,11 @@ from tests.fuse_lora.lora_files import (
 pytest.importorskip("diffusers", reason="needs diffusers as oracle")
 pytest.importorskip("peft", reason="needs PEFT as oracle")
 
-from diffusers.loaders import (
+from diffusers.loaders import lora_conversion_utils, lora_pipeline, single_file_utils
+from diffusers.loaders.lora_pipeline import (
     FluxLoraLoaderMixin,
     StableDiffusionLoraLoaderMixin,
     StableDiffusionXLLoraLoaderMixin,
-    lora_conversion_utils,
-    lora_pipeline,
-    single_file_utils,
 )
 from peft import PeftModel
 from transformers import GPT2Config, GPT2LMHeadModel
@@ -323,7 +321,7 @@ def test_gpt2(tmp_path: Path, gpt2: GPT2LMHeadModel, gpt2_pair: tuple[Path, Path
             loaded = load_peft(tmp_path / f"{mu}", copy.deepcopy(gpt2))
         assert said == []
         model = copy.deepcopy(gpt2)
-        modules = dict(model.named_modules())
+        modules: dict[str, Any] = dict(model.named_modules())
         for name, W in expected.items():
             modules[name.removeprefix("base_model.model.")].weight.data += torch.from_numpy(W.T)
         check_output(loaded(tokens).logits, model(tokens).logits, plain)
@@ -358,7 +356,7 @@ def test_a_bias_of_one_module_leaves_no_gap(tmp_path: Path, flux: Case) -> None:
         loaded = load_peft(tmp_path / "out", small.fresh())
     assert said == []
     plain = small.fresh()
-    layer = dict(plain.named_modules())[names[0].removeprefix("transformer.")]
+    layer: Any = dict(plain.named_modules())[names[0].removeprefix("transformer.")]
     layer.bias.data += bias
     wanted = Small("transformer", plain, small.run).output_with(dense(lora))
     check_output(small.run(loaded), wanted, small.output_with(dense(lora)))
