@@ -15,6 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -65,7 +66,7 @@ def bench_shapes() -> None:
     """722 modules by one of each shape, weighted: ours against torch.linalg.svd of the dense sum in float32."""
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    totals = dict.fromkeys(("exact", "truncated", "full SVD", "thin SVD"), 0.0)
+    totals: dict[str, float] = dict.fromkeys(("exact", "truncated", "full SVD", "thin SVD"), 0.0)
     print(f"rank {RANK}, 1 thread, CPU seconds a module")
     print("out x in\tcount\texact\ttruncated\tfull SVD\tthin SVD")
     for (m, n), count in SHAPES.items():
@@ -78,8 +79,9 @@ def bench_shapes() -> None:
             "full SVD": cpu_seconds(lambda dense=dense: torch.linalg.svd(dense, full_matrices=True), runs),
             "thin SVD": cpu_seconds(lambda dense=dense: torch.linalg.svd(dense, full_matrices=False), runs),
         }
-        totals = {name: totals[name] + count * times[name] for name in totals}
-        print(f"{m}x{n}\t{count}\t" + "\t".join(f"{times[name]:.4f}" for name in totals), flush=True)
+        for name, seconds in times.items():
+            totals[name] += count * seconds
+        print(f"{m}x{n}\t{count}\t" + "\t".join(f"{seconds:.4f}" for seconds in times.values()), flush=True)
     print("722 modules\t\t" + "\t".join(f"{totals[name]:.1f}" for name in totals))
     for ours in ("exact", "truncated"):
         for peer in ("full SVD", "thin SVD"):
@@ -158,11 +160,11 @@ def bench_peft() -> None:
     config = LoraConfig(r=8, lora_alpha=8, target_modules=["c_attn"], fan_in_fan_out=True, init_lora_weights=False)
     model = get_peft_model(GPT2LMHeadModel(GPT2Config()), config, adapter_name="c")
     model.add_adapter("s", config)
-    layers = [m for m in model.modules() if hasattr(m, "lora_A") and len(m.lora_A)]
+    layers: list[Any] = [m for m in model.modules() if getattr(m, "lora_A", None)]
     pairs = [[(m.lora_B[a].weight.detach(), m.lora_A[a].weight.detach()) for a in "cs"] for m in layers]
     ours = cpu_seconds(lambda: [fuse_exact(*pair) for pair in pairs], 5)
     for kind in ("cat", "svd"):
-        more = {"svd_rank": 8} if kind == "svd" else {}
+        more: dict[str, Any] = {"svd_rank": 8} if kind == "svd" else {}
         start = time.process_time()
         model.add_weighted_adapter(["c", "s"], [1.0, 1.0], f"m{kind}", combination_type=kind, **more)
         spent = time.process_time() - start

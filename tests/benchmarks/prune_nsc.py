@@ -93,7 +93,7 @@ def weight_scores(decoder: Decoder, dense: torch.nn.Module) -> dict[str, dict[in
         assert block.mlp is not None
         assert block.mlp.gate is not None
         gate, up, down = (
-            dense.get_submodule(n).weight.detach() for n in (block.mlp.gate, block.mlp.up, block.mlp.down)
+            dense.get_parameter(f"{n}.weight").detach() for n in (block.mlp.gate, block.mlp.up, block.mlp.down)
         )
         column = down.norm(dim=0)
         found["down-column norm"][block.index] = Scores(column)

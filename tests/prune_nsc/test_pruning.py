@@ -29,7 +29,7 @@ CASES = [
 
 def run(model: Path, out: Path, budget: dict[str, Any], **settings: Any) -> Pruned:
     """Pruning without sampling, and with too few tokens for a repair."""
-    options = {"multiple_of": 4} | settings
+    options: dict[str, Any] = {"multiple_of": 4} | settings
     return prune(str(model), str(out), Budgets(**budget), Settings(**options), channels="noise", tokens=64)
 
 
