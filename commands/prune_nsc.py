@@ -31,8 +31,7 @@ Ratio = Annotated[float | None, _option("SHARE", "At most this share of them.", 
 Flops = Annotated[str | None, _option("N", "At most so many forward FLOPs a token: 11G.", BUDGETS)]
 KvBytes = Annotated[str | None, _option("N", "At most so many bytes a token in the KV cache.", BUDGETS)]
 Ffn = Annotated[float | None, _option("N|SHARE", "One FFN width instead of a budget: 1152, or 0.75.", BUDGETS)]
-UNITS = "ffn|ffn,groups|layers"
-Units = Annotated[str, _option(UNITS, "FFN channels; also KV groups with their heads; or whole layers.", CHOICES)]
+Units = Annotated[str, _option("ffn|ffn,groups|layers", "FFN channels; also KV groups; or whole layers.", CHOICES)]
 Widths = Annotated[str | None, _option("N,N,...", "FFN widths to choose from; default all multiples.", CHOICES)]
 MULTIPLE = "FFN widths are multiples of this; 64 from width 1024 on, else 1."
 MultipleOf = Annotated[int | None, _option("M", MULTIPLE, CHOICES, least=1)]
@@ -40,8 +39,7 @@ KeepFirst = Annotated[int, _option("N", "First layers that are never dropped.", 
 KeepLast = Annotated[int, _option("N", "Last layers that are never dropped.", CHOICES, least=0)]
 FORMAT = "hf: one width for all layers, for stock classes. custom: widths of their own, with a class file."
 Format = Annotated[str, _option("hf|custom", FORMAT, CHOICES)]
-INIT = "Variance at initialisation: lecun, torch, he, xavier, bert or std=NUMBER."
-Init = Annotated[str, _option("RULE", INIT, SCORING)]
+Init = Annotated[str, _option("RULE", "Initial variance: lecun, torch, he, xavier, bert or std=NUMBER.", SCORING)]
 Snr = Annotated[float, _option("S", "s in log det(I + s W W^T).", SCORING)]
 Spectra = Annotated[str, _option("init|weights", "Closed form at initialisation, or the real weights.", SCORING)]
 Seq = Annotated[int, _option("N", "Context length at which FLOPs are counted.", SCORING, least=1)]
@@ -55,14 +53,13 @@ Plot = Annotated[Path | None, _option("FILE.png", "Draw what every layer keeps."
 RESUME = "Take up what an interrupted run had measured."
 Resume = Annotated[bool, typer.Option("--resume", help=RESUME, rich_help_panel=options.COMMON)]
 Limit = Annotated[str | None, _option("N", "At most so many: 40M.", BUDGETS)]
-OUTPUT = "Where the result goes; - is standard output."
-Output = Annotated[str, _option("FILE.json", OUTPUT, None, "-o", "--output")]
+RESULT = "Write the result as JSON; - is standard output."
+Output = Annotated[str | None, _option("FILE.json", RESULT, None, "-o", "--output")]
 Truth = Annotated[str | None, _option("FIELD", "Rank against this field of the records: scores.glue.")]
 ARCH = "config.json, checkpoint folders, FlexiBERT records (JSON array or lines); - is standard input."
 Archs = Annotated[list[str], typer.Argument(metavar="ARCH...", help=ARCH)]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A checkpoint folder with config.json.")]
-PLANNED = "A checkpoint folder or a config.json; weights are not needed."
-PlanModel = Annotated[str, typer.Argument(metavar="MODEL", help=PLANNED)]
+PlanModel = Annotated[str, typer.Argument(metavar="MODEL", help="A checkpoint folder, or a config.json alone.")]
 Space = Annotated[str, typer.Argument(metavar="SPACE.toml", help="The space; see the method's README.")]
 
 
@@ -148,7 +145,7 @@ def prune(
 @app.command()
 def plan(
     model: PlanModel,
-    output: Output = "-",
+    output: Output = None,
     params: Params = None,
     ratio: Ratio = None,
     flops: Flops = None,
@@ -173,18 +170,17 @@ def plan(
     progress: options.Progress = ProgressStyle.auto,
     config: options.Config = None,
 ) -> None:
-    """Say what pruning would keep, as JSON: one width for all layers, and NSC-DP, side by side. Writes no weights.
+    """Say what pruning would keep: one width for all layers, and NSC-DP, side by side. Writes no weights.
 
     \b
     Example:
-      nipstool prune-nsc plan Llama-2-7b/config.json --params 5.7B --format custom
+      nipstool prune-nsc plan Llama-2-7b/config.json --params 5.7B -o plan.json
     """
-    terminal = Terminal(json and output != "-", quiet, verbose, progress.value, data_on_stdout=output == "-")
+    terminal = Terminal(json, quiet, verbose, progress.value, data_on_stdout=output == "-")
     _start(threads)
-    from nipstool.kit.files import check_output
     from nipstool.prune_nsc import plan as make_plan
 
-    check_output(output, inputs=[model], force=force, binary=False)
+    _check_result(output, model, force)
     settings = _settings(
         units, format, ffn, widths, multiple_of, keep_first, keep_last, seq, init, snr, spectra, seed
     )
@@ -193,7 +189,7 @@ def plan(
     for line in found.warnings:
         terminal.warn(line)
     _show_plan(terminal, found)
-    _deliver(terminal, found, output, force, json)
+    _deliver(terminal, found, output, force)
 
 
 @app.command()
@@ -232,8 +228,7 @@ def score(
         raise UsageError("- is named twice, and standard input can be read once")
     if spectra == "weights":
         _start(threads)
-    scores = []
-    failed = None
+    scores, failed = [], None
     for arch in archs:
         try:
             for found in score_all([arch], Scale(init, snr), seq=seq, spectra=spectra, truth=truth):
@@ -242,11 +237,8 @@ def score(
                     print(to_json(found), flush=True)
         except Exception as error:
             failed = _remember(failed, error, terminal, len(archs))
-    low = [found for found in scores if found.degenerate]
-    if low:
-        terminal.warn(
-            f"{low[0].id}: mean s sigma^2 is {low[0].mean_snr:.2g}: NSC degenerates to #Params; raise --snr"
-        )
+    for low in [found for found in scores if found.degenerate][:1]:
+        terminal.warn(f"{low.id}: mean s sigma^2 is {low.mean_snr:.2g}: NSC degenerates to #Params; raise --snr")
     ranking = rank(scores) if truth is not None and failed is None else None
     if json and scores:
         terminal.document({"architectures": scores, "ranking": ranking})
@@ -263,7 +255,7 @@ def search(
     max_params: Limit = None,
     max_flops: Limit = None,
     max_kv_bytes: Limit = None,
-    output: Output = "-",
+    output: Output = None,
     init: Init = "lecun",
     snr: Snr = 1.0,
     seq: Seq = 2048,
@@ -276,22 +268,21 @@ def search(
     progress: options.Progress = ProgressStyle.auto,
     config: options.Config = None,
 ) -> None:
-    """Find the architecture with the highest NSC under budgets, and prove that it is: JSON with a certificate.
+    """Find the architecture with the highest NSC under budgets, and prove that it is.
 
     \b
     Example:
       nipstool prune-nsc search space.toml --max-params 40M
     """
-    terminal = Terminal(json and output != "-", quiet, verbose, progress.value, data_on_stdout=output == "-")
+    terminal = Terminal(json, quiet, verbose, progress.value, data_on_stdout=output == "-")
     _start(threads)
-    from nipstool.kit.files import check_output
     from nipstool.prune_nsc import report
     from nipstool.prune_nsc.capacity import Scale
     from nipstool.prune_nsc.quantities import count
     from nipstool.prune_nsc.search import read_space
     from nipstool.prune_nsc.search import search as search_space
 
-    check_output(output, inputs=[space], force=force, binary=False)
+    _check_result(output, space, force)
     texts = {"--max-params": max_params, "--max-flops": max_flops, "--max-kv-bytes": max_kv_bytes}
     given = {option[6:].replace("-", "_"): count(option, text) for option, text in texts.items()}
     limits = {name: limit for name, limit in given.items() if limit is not None}
@@ -301,7 +292,7 @@ def search(
         terminal.warn(line)
     terminal.table(f"Highest NSC (init {init}, snr {snr:g})", report.SEARCH_COLUMNS, report.search_rows(found))
     terminal.text(report.proof(found))
-    _deliver(terminal, found, output, force, json)
+    _deliver(terminal, found, output, force)
 
 
 @dataclass(frozen=True)
@@ -363,16 +354,24 @@ def _remember(seen: Any, error: Exception, terminal: Terminal, count: int) -> An
     return error if seen is None or isinstance(error, DataError) else seen
 
 
-def _deliver(terminal: Terminal, value: Any, output: str, force: bool, json: bool) -> None:
-    """The JSON where it was asked for; with --json and a file, on standard output as well."""
+def _check_result(output: str | None, source: str, force: bool) -> None:
+    from nipstool.kit.files import check_output
+
+    if output is not None:
+        check_output(output, inputs=[source], force=force, binary=False)
+
+
+def _deliver(terminal: Terminal, value: Any, output: str | None, force: bool) -> None:
+    """The JSON where it was asked for: in a file, or with --json on standard output."""
     from nipstool.kit.files import write_text
     from nipstool.kit.records import to_json
 
-    write_text(output, to_json(value, indent=2) + "\n", force=force)
-    if output != "-":
-        if json:
-            terminal.document(value)
-        terminal.text(f"wrote {output}")
+    if output is not None:
+        write_text(output, to_json(value, indent=2) + "\n", force=force)
+        if output != "-":
+            terminal.text(f"wrote {output}")
+    if terminal.json:
+        terminal.document(value)
 
 
 def _show_plan(terminal: Terminal, found: "Plan") -> None:

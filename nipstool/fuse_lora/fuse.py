@@ -20,7 +20,7 @@ from nipstool.fuse_lora.engine import Merge
 from nipstool.fuse_lora.extras import Extra, collect_extras
 from nipstool.fuse_lora.job import Job
 from nipstool.fuse_lora.names import writable_formats
-from nipstool.fuse_lora.output import output_dtype, with_one_alpha
+from nipstool.fuse_lora.output import output_dtype, with_common_alphas
 from nipstool.fuse_lora.plan import Unit, make_units
 from nipstool.fuse_lora.report import ModuleReport, Totals, totals, warnings_about
 from nipstool.fuse_lora.targets import Style, make_blocks
@@ -225,7 +225,7 @@ def run(
         )
         if limits.energy_rank is not None:
             blocks = [limit_energy(b, job, limits.energy_rank) for b in blocks]
-        blocks = with_one_alpha([mark_copy(b, job) for b in blocks], style)
+        blocks = with_common_alphas([mark_copy(b, job) for b in blocks], style)
         extras, dropped = collect_extras(adapters, style, how.weights, saved_from, allow_unknown=allow_unknown)
         hashes = [sha256(a.path) for a in adapters]
         with open_output(output, blocks, extras, job, hashes, force=force) as out:

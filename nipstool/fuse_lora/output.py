@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -141,19 +142,34 @@ def may_copy(target: Target, block: Block, adapters: Sequence[Adapter], style: S
     return "alpha" in module.keys if has_alpha else alpha is None or alpha == source.rank
 
 
-def with_one_alpha(blocks: Sequence[Block], style: Style) -> list[Block]:
-    """All modules of a kohya file for a UNet with one alpha, the rest of their scales in the factors.
+_ONE_ALPHA = re.compile(r"\.attn[12]\.|^text_encoder")
 
-    Where alphas differ, diffusers loads most attention layers with the commonest one, whatever theirs is. A target
-    that would be copied with another alpha than most is computed instead.
+
+def with_common_alphas(blocks: Sequence[Block], style: Style) -> list[Block]:
+    """The targets of a kohya file for SD with one alpha a component, the rest of their scales in the factors.
+
+    Where alphas differ, diffusers gives the commonest one to every attention layer and encoder module, whatever
+    theirs is. Such a target is computed where it would be copied with another; the rest may keep their own.
     """
-    targets = [t for block in blocks for t in block.targets]
     if style.format != "kohya" or style.family not in SD_FAMILIES:
         return list(blocks)
-    kept = Counter(t.alpha for t in targets if t.verbatim is not None and t.alpha is not None and t.alpha > 0)
-    alpha = (kept or Counter(float(t.rank) for t in targets)).most_common(1)[0][0]
-    return [replace(block, targets=tuple(_with_alpha(t, alpha) for t in block.targets)) for block in blocks]
+    copied: dict[str, Counter[float]] = {}
+    ranks: dict[str, Counter[float]] = {}
+    for target in (t for block in blocks for t in block.targets):
+        ranks.setdefault(_component(target), Counter())[float(target.rank)] += 1
+        if target.verbatim is not None and target.alpha is not None and target.alpha > 0:
+            copied.setdefault(_component(target), Counter())[target.alpha] += 1
+    alphas = {name: counter.most_common(1)[0][0] for name, counter in {**ranks, **copied}.items()}
+    return [
+        replace(block, targets=tuple(_with_alpha(t, alphas[_component(t)]) for t in block.targets))
+        for block in blocks
+    ]
+
+
+def _component(target: Target) -> str:
+    return target.name.partition(".")[0]
 
 
 def _with_alpha(target: Target, alpha: float) -> Target:
-    return replace(target, alpha=alpha, verbatim=target.verbatim if target.alpha == alpha else None)
+    keeps = target.verbatim is not None and (target.alpha == alpha or not _ONE_ALPHA.search(target.name))
+    return target if keeps else replace(target, alpha=alpha, verbatim=None)

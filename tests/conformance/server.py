@@ -28,7 +28,7 @@ PRELOADED = (
     "transformers.modeling_utils",
     "transformers.models.llama.modeling_llama",
 )
-LIMIT_S = 60  # a run that hangs dies of SIGALRM
+LIMIT_S = 120  # a run that hangs dies of SIGALRM
 
 
 def serve() -> None:

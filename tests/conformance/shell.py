@@ -16,7 +16,7 @@ from tests.conformance.job import Job, enter
 HERE = Path(__file__).resolve().parent
 PLUGINS = HERE.parent / "plugins"
 PROGRAM = Path(sys.executable).with_name("nipstool")
-TIMEOUT_S = 60.0
+TIMEOUT_S = 120.0
 # What decides how a run looks or how many threads it takes; nothing else of the tester's environment comes in.
 KEPT = ("PATH", "LD_LIBRARY_PATH", "SYSTEMROOT", "VIRTUAL_ENV", "TMPDIR")
 FIXED = {

@@ -33,7 +33,8 @@ def test_every_command_of_ours_can_be_loaded(registry: Registry) -> None:
 @every
 def test_the_case_uses_what_the_verb_has(case: Case, registry: Registry) -> None:
     verb = verb_of(registry, case)
-    assert (case.output is not None) == verb.has("--output")
+    outputs = [other.output for other in CASES if other.words == case.words]
+    assert any(outputs) == verb.has("--output")  # where -o may be left out, two cases of a verb are in order
     assert case.json == verb.has("--json")
     assert (case.setting is not None) == verb.has("--config")
 
@@ -151,12 +152,16 @@ def test_flag_wins_over_variable_over_file_over_default(case: Case, tmp_path: Pa
         ({}, [*case.valid, *with_file]),
         ({}, case.valid),
     ]
-    one, two, three, four = (str(value) for value in parsed(option, lines))
+    one, two, three, four = map(as_word, parsed(option, lines))
     if flag:
         assert (one, two, three) == (flag, variable, in_file)
         assert four not in (flag, variable, in_file)
     else:  # a flag has no third value
         assert (one, two, three, four) == ("True", "True", "True", "False")
+
+
+def as_word(value: object) -> str:
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 @with_config

@@ -68,9 +68,9 @@ def damped(content: np.ndarray, V: np.ndarray, mu: float | None) -> np.ndarray:
 
 def size(terms: list[Pair]) -> float:
     """|sum B A| without making it, by the orthogonal factors of the stacked B and A."""
-    R_B = np.asarray(np.linalg.qr(np.concatenate([B for B, _ in terms], axis=1), mode="r"))
-    R_A = np.asarray(np.linalg.qr(np.concatenate([A for _, A in terms]).T, mode="r"))
-    return float(np.linalg.norm(R_B @ R_A.T))
+    B = torch.from_numpy(np.concatenate([B for B, _ in terms], axis=1))
+    A = torch.from_numpy(np.concatenate([A for _, A in terms]).T)
+    return float((torch.linalg.qr(B, mode="r").R @ torch.linalg.qr(A, mode="r").R.mT).norm())
 
 
 def terms_of(content: Pair | None, style: Pair | None, mu: float | None) -> list[Pair]:

@@ -176,6 +176,31 @@ def test_unet(tmp_path: Path, request: pytest.FixtureRequest, family: str, forma
     case.check(loaded, mu)
 
 
+def test_kohya_modules_that_pass_keep_their_own_alpha(tmp_path: Path, sd15: Case) -> None:
+    """As LoCon files have it: another alpha for convolutions. Attention layers all get one, or diffusers errs."""
+    small = sd15.small
+    layers = {n: s for n, s in small.shapes.items() if ".attentions." in n and len(s) == 2}
+    convolutions = {n: s for n, s in small.shapes.items() if n.endswith("conv1")}
+    style = random_lora({n: s for n, s in layers.items() if "attn1" in n}, 5, 3, size=0.5)
+    parts = [(random_lora(layers, 4, 1, size=0.5), 2.0), (random_lora(convolutions, 4, 2, size=0.5), 1.0)]
+    state = {key: t for lora, alpha in parts for key, t in kohya(lora, kohya_sd15, alpha=alpha).items()}
+    a, b = save(tmp_path / "a.safetensors", state), save(tmp_path / "b.safetensors", dotted(style))
+    fuse(a, [b], tmp_path / "out.safetensors", mu=0.5)
+    written = load_file(tmp_path / "out.safetensors")
+    for name in small.shapes:
+        if name in convolutions or (name in layers and name not in style):
+            keys = [key for key in state if key.startswith(f"{kohya_sd15(name)}.")]
+            assert len(keys) == 3
+            assert all(torch.equal(written[key], state[key]) for key in keys), name
+    assert {float(t) for key, t in written.items() if "_attn" in key and key.endswith(".alpha")} == {2.0}
+    content = {name: W * alpha / 4 for lora, alpha in parts for name, W in dense(lora).items()}
+    with complaints() as said:
+        loaded = load_unet(StableDiffusionLoraLoaderMixin, tmp_path / "out.safetensors", small.fresh())
+    assert said == []
+    wanted = small.output_with(reference(content, dense(style))[0.5])
+    check_output(small.run(loaded), wanted, small.run(small.model))
+
+
 # --- FLUX -----------------------------------------------------------------------------------------
 
 

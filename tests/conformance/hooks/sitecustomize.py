@@ -21,7 +21,7 @@ def install() -> None:
 
 
 def _is(path: object, name: str) -> bool:
-    return isinstance(path, str | os.PathLike) and os.path.basename(path) == name
+    return isinstance(path, str | os.PathLike) and f"/{os.fspath(path)}".endswith(f"/{name}")
 
 
 def pause() -> None:
