@@ -121,7 +121,7 @@ def fuse(
     run = Run(sys.argv)
 
     if plot is not None:
-        options.check_plot(plot, force=force)
+        options.check_plot(plot, force=force, beside=[content, *styles, output])
     with terminal.progress("fuse") as show:
         fusion = fuse_loras(
             content,
@@ -183,7 +183,7 @@ def compare(
     from nipstool.fuse_lora import compare as compare_loras
 
     if plot is not None:
-        options.check_plot(plot, force=force)
+        options.check_plot(plot, force=force, beside=[a, b])
     with terminal.progress("compare") as show:
         found = compare_loras(
             a,

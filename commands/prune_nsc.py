@@ -177,10 +177,9 @@ def plan(
       nipstool prune-nsc plan Llama-2-7b/config.json --params 5.7B -o plan.json
     """
     terminal = Terminal(json, quiet, verbose, progress.value, data_on_stdout=output == "-")
-    _start(threads)
+    run = _start(threads)
     from nipstool.prune_nsc import plan as make_plan
 
-    _check_result(output, model, force)
     settings = _settings(
         units, format, ffn, widths, multiple_of, keep_first, keep_last, seq, init, snr, spectra, seed
     )
@@ -188,8 +187,9 @@ def plan(
         _, found = make_plan(model, _budgets(params, ratio, flops, kv_bytes), settings, progress=show)
     for line in found.warnings:
         terminal.warn(line)
-    _show_plan(terminal, found)
-    _deliver(terminal, found, output, force)
+    if output != "-":
+        _show_plan(terminal, found)
+    _deliver(terminal, run, found, output, model, force)
 
 
 @app.command()
@@ -214,7 +214,7 @@ def score(
 
     \b
     Examples:
-      nipstool prune-nsc score BERT_benchmark.json --truth scores.glue > scores.jsonl
+      nipstool prune-nsc score BERT_benchmark.json --truth scores.glue
       nipstool prune-nsc score Qwen3-0.6B/config.json SmolLM2-135M
     """
     terminal = Terminal(json, quiet, verbose, progress.value, data_on_stdout=not json)
@@ -275,14 +275,13 @@ def search(
       nipstool prune-nsc search space.toml --max-params 40M
     """
     terminal = Terminal(json, quiet, verbose, progress.value, data_on_stdout=output == "-")
-    _start(threads)
+    run = _start(threads)
     from nipstool.prune_nsc import report
     from nipstool.prune_nsc.capacity import Scale
     from nipstool.prune_nsc.quantities import count
     from nipstool.prune_nsc.search import read_space
     from nipstool.prune_nsc.search import search as search_space
 
-    _check_result(output, space, force)
     texts = {"--max-params": max_params, "--max-flops": max_flops, "--max-kv-bytes": max_kv_bytes}
     given = {option[6:].replace("-", "_"): count(option, text) for option, text in texts.items()}
     limits = {name: limit for name, limit in given.items() if limit is not None}
@@ -290,9 +289,11 @@ def search(
         found = search_space(read_space(space), limits, Scale(init, snr), seq=seq, progress=show)
     for line in found.warnings:
         terminal.warn(line)
-    terminal.table(f"Highest NSC (init {init}, snr {snr:g})", report.SEARCH_COLUMNS, report.search_rows(found))
-    terminal.text(report.proof(found))
-    _deliver(terminal, found, output, force)
+    if output != "-":
+        title = f"Highest NSC (init {init}, snr {snr:g})"
+        terminal.table(title, report.SEARCH_COLUMNS, report.search_rows(found))
+        terminal.text(report.proof(found))
+    _deliver(terminal, run, found, output, space, force)
 
 
 @dataclass(frozen=True)
@@ -354,21 +355,17 @@ def _remember(seen: Any, error: Exception, terminal: Terminal, count: int) -> An
     return error if seen is None or isinstance(error, DataError) else seen
 
 
-def _check_result(output: str | None, source: str, force: bool) -> None:
-    from nipstool.kit.files import check_output
-
-    if output is not None:
-        check_output(output, inputs=[source], force=force, binary=False)
-
-
-def _deliver(terminal: Terminal, value: Any, output: str | None, force: bool) -> None:
-    """The JSON where it was asked for: in a file, or with --json on standard output."""
-    from nipstool.kit.files import write_text
+def _deliver(terminal: Terminal, run: Any, value: Any, output: str | None, source: str, force: bool) -> None:
+    """The JSON where it was asked for: in a file with its manifest, or with --json on standard output."""
+    from nipstool.kit.files import check_output, sha256, write_text
     from nipstool.kit.records import to_json
 
     if output is not None:
+        check_output(output, inputs=[source], force=force, binary=False)
         write_text(output, to_json(value, indent=2) + "\n", force=force)
-        if output != "-":
+        if Path(output).is_file():
+            file = Path(source, "config.json") if Path(source).is_dir() else Path(source)
+            run.write(Path(output), device="cpu", seed=None, inputs={str(file): sha256(file)})
             terminal.text(f"wrote {output}")
     if terminal.json:
         terminal.document(value)

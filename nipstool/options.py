@@ -149,10 +149,10 @@ Config = Annotated[
 PICTURES = ("png", "pdf", "svg")
 
 
-def check_plot(path: Path, *, force: bool) -> None:
-    """Refuse a picture that could not be written, before any work is done."""
+def check_plot(path: Path, *, force: bool, beside: Iterable[str] = ()) -> None:
+    """Refuse a picture that could not be written, or would replace one of the files `beside`, before any work."""
     from nipstool.kit.files import check_output
 
     if path.suffix.lstrip(".").lower() not in PICTURES:
         raise UsageError(f"--plot {path}: expected a name that ends in .png, .pdf or .svg")
-    check_output(path, force=force)
+    check_output(path, inputs=[name for name in beside if name != "-"], force=force)

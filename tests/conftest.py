@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is loaded: workers must not fight over the cores
+
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent

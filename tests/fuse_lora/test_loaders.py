@@ -176,28 +176,30 @@ def test_unet(tmp_path: Path, request: pytest.FixtureRequest, family: str, forma
     case.check(loaded, mu)
 
 
-def test_kohya_modules_that_pass_keep_their_own_alpha(tmp_path: Path, sd15: Case) -> None:
-    """As LoCon files have it: another alpha for convolutions. Attention layers all get one, or diffusers errs."""
+def test_kohya_modules_that_pass_keep_their_alpha_where_they_can(tmp_path: Path, sd15: Case) -> None:
+    """Convolutions may have another alpha, as in LoCon files; attention layers all get one, or diffusers errs."""
     small = sd15.small
     layers = {n: s for n, s in small.shapes.items() if ".attentions." in n and len(s) == 2}
     convolutions = {n: s for n, s in small.shapes.items() if n.endswith("conv1")}
-    style = random_lora({n: s for n, s in layers.items() if "attn1" in n}, 5, 3, size=0.5)
-    parts = [(random_lora(layers, 4, 1, size=0.5), 2.0), (random_lora(convolutions, 4, 2, size=0.5), 1.0)]
-    state = {key: t for lora, alpha in parts for key, t in kohya(lora, kohya_sd15, alpha=alpha).items()}
-    a, b = save(tmp_path / "a.safetensors", state), save(tmp_path / "b.safetensors", dotted(style))
+    alone = {n: s for n, s in layers.items() if n.startswith("unet.mid_block") and "attn2" in n}
+    both = {n: s for n, s in layers.items() if "attn1" in n}
+    first = random_lora({n: s for n, s in layers.items() if n not in alone}, 4, 1, size=0.5)
+    second, style = random_lora(convolutions, 4, 2, size=0.5), random_lora({**both, **alone}, 5, 3, size=0.5)
+    state = kohya(first, kohya_sd15, alpha=2.0) | kohya(second, kohya_sd15, alpha=1.0)
+    a = save(tmp_path / "a.safetensors", state)
+    b = save(tmp_path / "b.safetensors", kohya(style, kohya_sd15, alpha=10.0))
     fuse(a, [b], tmp_path / "out.safetensors", mu=0.5)
     written = load_file(tmp_path / "out.safetensors")
-    for name in small.shapes:
-        if name in convolutions or (name in layers and name not in style):
-            keys = [key for key in state if key.startswith(f"{kohya_sd15(name)}.")]
-            assert len(keys) == 3
-            assert all(torch.equal(written[key], state[key]) for key in keys), name
+    met = {kohya_sd15(name) for name in both}
+    kept = [key for key in state if key.partition(".")[0] not in met]
+    assert len(kept) == 3 * (len(first) - len(both) + len(second))
+    assert all(torch.equal(written[key], state[key]) for key in kept)
     assert {float(t) for key, t in written.items() if "_attn" in key and key.endswith(".alpha")} == {2.0}
-    content = {name: W * alpha / 4 for lora, alpha in parts for name, W in dense(lora).items()}
+    content = {n: W / 2 for n, W in dense(first).items()} | {n: W / 4 for n, W in dense(second).items()}
     with complaints() as said:
         loaded = load_unet(StableDiffusionLoraLoaderMixin, tmp_path / "out.safetensors", small.fresh())
     assert said == []
-    wanted = small.output_with(reference(content, dense(style))[0.5])
+    wanted = small.output_with(reference(content, {n: 2 * W for n, W in dense(style).items()})[0.5])
     check_output(small.run(loaded), wanted, small.run(small.model))
 
 

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from nipstool.fuse_lora import convert, fuse
+from nipstool.fuse_lora import compare, convert, fuse
 from nipstool.kit.errors import DataError, UsageError
 from tests.fuse_lora.lora_files import (
     ATTENTION,
@@ -189,3 +189,15 @@ def test_a_family_in_no_table_keeps_its_names(tmp_path: Path) -> None:
         fusion = fuse(paths[0], [paths[1]], out)
         assert fusion.family == "unknown"
         assert worst(read(out), {prefix + n: W for n, W in expected.items()}) < 1e-6
+
+
+def test_a_module_that_the_format_cannot_name(tmp_path: Path) -> None:
+    """PEFT holds one model: with an encoder in the style, files can be compared, and fused in another format."""
+    encoder = {"text_encoder.text_model.encoder.layers.0.self_attn.q_proj": (16, 16)}
+    content = save_peft(tmp_path / "peft", dotted(random_lora(ATTENTION, 4, 1), stem=peft_name))
+    style = save(tmp_path / "style.safetensors", dotted(random_lora({**ATTENTION, **encoder}, 4, 2)))
+    assert compare(content, style).forward.totals.projected == len(ATTENTION)
+    with pytest.raises(DataError, match=r"text_encoder.*--format"):
+        fuse(content, [style], tmp_path / "out")
+    assert len(fuse(content, [style], tmp_path / "out.safetensors", format="kohya").modules) == len(ATTENTION) + 1
+    assert len(fuse(content, [style], tmp_path / "out", exclude="^text_encoder").left_out) == 1

@@ -35,6 +35,7 @@ def make(
         "bos_token_id": 1,
         "eos_token_id": 2,
         "pad_token_id": 0,
+        "dtype": "float32",
     }
     config = CONFIG_MAPPING[family](**(settings | options | more))
     model = AutoModelForCausalLM.from_config(config)
