@@ -29,7 +29,9 @@ from nipstool.fuse_lora.writing import open_output
 from nipstool.kit.errors import UsageError
 from nipstool.kit.files import STDIO, check_output, is_stdio, sha256, spooled_input
 from nipstool.kit.progress import Progress, silent
-from nipstool.kit.runtime import available_threads, choose_device, return_large_blocks
+from nipstool.kit.runtime import available_threads, choose_device, in_order, return_large_blocks
+
+LARGE = 16 << 20  # bytes of one module's factors in float64 from which memory matters more than page faults
 
 
 @dataclass(frozen=True)
@@ -201,7 +203,6 @@ def run(
 ) -> Fusion:
     """The steps that fuse and convert share."""
     where = device_for(device)
-    return_large_blocks()
     with ExitStack() as stack, torch.inference_mode():
         paths = spool(inputs, stack)
         adapters = [
@@ -227,7 +228,9 @@ def run(
             blocks = [limit_energy(b, job, limits.energy_rank) for b in blocks]
         blocks = with_common_alphas([mark_copy(b, job) for b in blocks], style)
         extras, dropped = collect_extras(adapters, style, how.weights, saved_from, allow_unknown=allow_unknown)
-        hashes = [sha256(a.path) for a in adapters]
+        if max(t.rank * sum(t.shape) * 8 for b in blocks for t in b.targets) > LARGE:
+            return_large_blocks()
+        hashes = list(in_order(sha256, [a.path for a in adapters], job.threads))
         with open_output(output, blocks, extras, job, hashes, force=force) as out:
             reports = list(work(blocks, job, out, progress))
     found = totals(reports)
