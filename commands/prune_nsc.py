@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from nipstool.prune_nsc import Budgets, Plan, Pruned, Settings
 
 app = typer.Typer()
-PLOTS = ("png", "pdf", "svg")
 BUDGETS, CHOICES, SCORING = "Budgets", "What may be cut", "How NSC is computed"
 
 
@@ -115,7 +114,7 @@ def prune(
     from nipstool.prune_nsc import report
 
     if plot is not None:
-        _check_plot(plot, force)
+        options.check_plot(plot, force=force, beside=[model, output])
     pruned = prune_model(
         model,
         output,
@@ -334,14 +333,6 @@ def _settings(
     keep_first, keep_last, seq, init, snr, spectra, seed = rest
     scale, listed = Scale(init, snr), numbers("--widths", widths)
     return Settings(units, format, ffn, listed, multiple_of, keep_first, keep_last, seq, scale, spectra, seed)
-
-
-def _check_plot(path: Path, force: bool) -> None:
-    from nipstool.kit.files import check_output
-
-    if path.suffix.lstrip(".").lower() not in PLOTS:
-        raise UsageError(f"--plot {path}: expected a name that ends in .png, .pdf or .svg")
-    check_output(path, force=force)
 
 
 def _remember(seen: Any, error: Exception, terminal: Terminal, count: int) -> Any:

@@ -24,7 +24,7 @@ from nipstool.fuse_lora.output import output_dtype, with_common_alphas
 from nipstool.fuse_lora.plan import Unit, make_units
 from nipstool.fuse_lora.report import ModuleReport, Totals, totals, warnings_about
 from nipstool.fuse_lora.targets import Style, make_blocks
-from nipstool.fuse_lora.work import limit_energy, mark_copy, work
+from nipstool.fuse_lora.work import limit_energies, mark_copy, work
 from nipstool.fuse_lora.writing import open_output
 from nipstool.kit.errors import UsageError
 from nipstool.kit.files import STDIO, check_output, is_stdio, sha256, spooled_input
@@ -225,7 +225,7 @@ def run(
             threads or available_threads(),
         )
         if limits.energy_rank is not None:
-            blocks = [limit_energy(b, job, limits.energy_rank) for b in blocks]
+            blocks = limit_energies(blocks, job, limits.energy_rank)
         blocks = with_common_alphas([mark_copy(b, job) for b in blocks], style)
         extras, dropped = collect_extras(adapters, style, how.weights, saved_from, allow_unknown=allow_unknown)
         if max(t.rank * sum(t.shape) * 8 for b in blocks for t in b.targets) > LARGE:

@@ -44,6 +44,12 @@ def limit_energy(block: Block, job: Job, energy: float) -> Block:
     return replace(block, targets=targets)
 
 
+def limit_energies(blocks: Sequence[Block], job: Job, energy: float) -> list[Block]:
+    """`limit_energy` of every block, side by side."""
+    with torch_threads(1):
+        return list(in_order(lambda block: limit_energy(block, job, energy), blocks, job.threads))
+
+
 def work(blocks: Sequence[Block], job: Job, out: Output, progress: Progress) -> Iterator[ModuleReport]:
     """Compute and write every block; yields the reports of its units."""
     done = 0
