@@ -30,7 +30,7 @@ help:
 
 # Exact versions, torch's among them: left to the range in pyproject.toml, pip would fetch the newest torch.
 # On Linux the usual index has torch for CUDA, several GB; an index or folder with the CPU build of the same
-# version (1.5 GB in all) is named to pip as ever: PIP_FIND_LINKS=... or PIP_EXTRA_INDEX_URL=... make demo
+# version (2.4 GB in all) is named to pip as ever: PIP_FIND_LINKS=... or PIP_EXTRA_INDEX_URL=... make demo
 PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check -c $(VENV)/constraints.txt
 
 $(READY): pyproject.toml constraints.txt
