@@ -27,6 +27,10 @@ PRELOADED = (
     "nipstool.cli",
     "transformers.modeling_utils",
     "transformers.models.llama.modeling_llama",
+    "matplotlib.font_manager",
+    "matplotlib.backends.backend_agg",
+    "scipy.signal",
+    "matplotlib.backends.backend_agg",
 )
 LIMIT_S = 120  # a run that hangs dies of SIGALRM
 

@@ -1,6 +1,6 @@
 """One contract for every verb of every command, present and future, a third party's included: its words.
 
-cases.py says how each verb is exercised; a verb that it leaves out fails here.
+cases/ says how each verb is exercised; a verb that it leaves out fails here.
 """
 
 import json
