@@ -18,7 +18,7 @@ from nipstool.prune_nsc.choices import (
     units_of,
 )
 from nipstool.prune_nsc.decoder import Decoder, Width, check_width, has_weights, open_checkpoint, read_decoder
-from nipstool.prune_nsc.fronts import upper_bound
+from nipstool.prune_nsc.bounds import upper_bound
 from nipstool.prune_nsc.solver import InfeasibleError, Problem, Solution, solve, solve_uniform
 
 RESOURCES = ("params", "flops", "kv_bytes")

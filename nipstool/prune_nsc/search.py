@@ -23,7 +23,7 @@ from nipstool.kit.progress import Progress, silent
 from nipstool.prune_nsc.capacity import DEGENERATE_BELOW, Scale
 from nipstool.prune_nsc.choices import Choices, Unit, at_initialisation, units_of
 from nipstool.prune_nsc.decoder import Decoder, Width, check_prunable, decoder_of
-from nipstool.prune_nsc.fronts import upper_bound
+from nipstool.prune_nsc.bounds import upper_bound
 from nipstool.prune_nsc.plan import RESOURCES, chosen_widths
 from nipstool.prune_nsc.solver import InfeasibleError, Problem, Solution, runner_up, solve
 

@@ -177,7 +177,7 @@ def runner_up(problem: Problem, best: Solution) -> Solution | None:
 
     It has, for some class of equal groups, at least one group more with some choice than `best` has.
     """
-    from nipstool.prune_nsc.fronts import upper_bound
+    from nipstool.prune_nsc.bounds import upper_bound
 
     explored, found = 0, None
     trials = sorted(_forced(problem, best), key=lambda trial: -upper_bound(trial))

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy.optimize import LinearConstraint, linprog, milp
 
-from nipstool.prune_nsc.fronts import solve_by_fronts, upper_bound
+from nipstool.prune_nsc.bounds import upper_bound
+from nipstool.prune_nsc.fronts import solve_by_fronts
 from nipstool.prune_nsc.solver import Group, InfeasibleError, Problem, Solution, runner_up, solve, solve_uniform
 
 
