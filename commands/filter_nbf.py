@@ -60,11 +60,22 @@ def run(
         str, typer.Option(metavar="ess|always|never", help="When particles are drawn anew.")
     ] = "ess",
     ess: Annotated[
-        float, typer.Option(min=0.0, max=1.0, metavar="SHARE", help="Effective share below which ess acts.")
-    ] = 0.5,
+        float | None,
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            metavar="SHARE",
+            help="Effective share below which ess acts; by default 0.7 for nbf with a checkpoint, else 0.5.",
+        ),
+    ] = None,
     keep: Annotated[
         float | None,
-        typer.Option(min=0.0, max=1.0, metavar="SHARE", help="Share kept by systematic resampling."),
+        typer.Option(
+            min=0.0,
+            max=1.0,
+            metavar="SHARE",
+            help="Share kept by systematic resampling; 0.5 for nbf without a checkpoint, else 0 by default.",
+        ),
     ] = None,
     temper: Annotated[
         bool, typer.Option("--temper/--no-temper", help="Update in stages where one would kill most particles.")
@@ -163,6 +174,10 @@ def train(
     ] = 1024,
     steps: Annotated[int, typer.Option(min=1, metavar="N", help="Training steps.")] = 8000,
     batch: Annotated[int, typer.Option(min=2, metavar="N", help="Beliefs a training step.")] = 128,
+    resume: Annotated[
+        bool,
+        typer.Option("--resume", help="Go on with an interrupted run.", rich_help_panel=options.COMMON),
+    ] = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = 0,
     json: options.Json = False,
@@ -176,12 +191,15 @@ def train(
     """Train embedding and generator on the beliefs of a family of dynamics: the domain's sample_params.
 
     \b
-    Example:
+    Examples:
       nipstool filter-nbf train --domain arena -o arena.safetensors
+      torchrun --nproc-per-node 2 -m nipstool filter-nbf train --domain model.py -o model.safetensors
     """
     from nipstool.filter_nbf.arguments import one_of, parameters
-    from nipstool.filter_nbf.checkpoint import check_fits, load, save
+    from nipstool.filter_nbf.checkpoint import check_fits, load
+    from nipstool.filter_nbf.fit import Plan, fit
     from nipstool.filter_nbf.load import load_domain
+    from nipstool.kit.distributed import joined
     from nipstool.kit.files import check_output
     from nipstool.kit.manifest import Run
     from nipstool.kit.runtime import choose_device, set_threads
@@ -197,25 +215,22 @@ def train(
     if start is not None and init is not None:
         check_fits(start, dynamics, init)
         generator = start.about["generator"]
-    from nipstool.filter_nbf.family import snapshots
-    from nipstool.filter_nbf.train import train as train_networks
-
-    with terminal.progress("filter the family") as show:
-        family = snapshots(dynamics, scenarios, seed, progress=show)
-    with terminal.progress("train") as show:
-        done = train_networks(
+    plan = Plan(generator, scenarios, steps, batch, seed, {"param": param, "init": init})
+    with joined(str(where)) as group:
+        done = fit(
             dynamics,
-            family,
-            generator=generator,
-            steps=steps,
-            batch=batch,
-            seed=seed,
+            plan,
+            output,
             start=start,
             device=where,
-            progress=show,
+            force=force,
+            resume=resume,
+            stage=terminal.progress if group.rank == 0 else Terminal(False, True, 0, "none").progress,
+            group=group,
         )
-    save(output, done.checkpoint.params, done.checkpoint.about, force=force)
-    result = {"output": output, "beliefs": len(family.sets), "steps": steps, "validation": done.validation}
+        if group.rank > 0:
+            return
+    result = {"output": output, "beliefs": done.beliefs, "steps": steps, "validation": done.validation}
     if Path(output).is_file():
         run.write(Path(output), device=str(where), seed=seed, inputs={}, result=result)
     if terminal.json:
@@ -223,7 +238,7 @@ def train(
     rows = [(f"{n} particles", value) for n, value in done.validation.items()]
     if rows:
         terminal.table("Negative log density on held-back scenarios (nats)", ("a belief seen as", "value"), rows)
-    terminal.text(f"wrote {output}: {len(family.sets)} beliefs of {scenarios} scenarios, {steps} steps")
+    terminal.text(f"wrote {output}: {done.beliefs} beliefs of {scenarios} scenarios, {steps} steps")
 
 
 @app.command()

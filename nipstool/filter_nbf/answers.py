@@ -1,10 +1,16 @@
-"""The line that answers a row: moments, quantiles, modes, evidence, and what happened."""
+"""The line that answers a row: moments, quantiles, modes, evidence, and what happened.
+
+Numbers are put into templates, ten digits each: for a stream that is several times as fast as a JSON encoder.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -15,6 +21,8 @@ from nipstool.filter_nbf.modes import Mode, mixture_modes, particle_modes
 from nipstool.filter_nbf.tracks import Answer, Tracks
 from nipstool.filter_nbf.weights import LEVELS, deviations, effective_size, moments, quantiles
 from nipstool.kit.records import to_json
+
+NUMBER = "%.10g"
 
 
 @dataclass(frozen=True)
@@ -28,90 +36,127 @@ class Contents:
 def lines_of(tracks: Tracks, answers: Sequence[Answer], contents: Contents) -> list[str]:
     """One JSON text for each of the answers to a wave."""
     shown = [answer for answer in answers if answer.track is not None]
-    told: dict[int, dict[str, Any]] = {}
+    told: dict[int, str] = {}
     if shown:
-        x = np.stack([answer.track.x for answer in shown])  # type: ignore[union-attr]
-        logw = np.stack([answer.track.logw for answer in shown])  # type: ignore[union-attr]
-        beliefs = describe(tracks, x, logw, with_modes=True)
+        x, logw = _sets(tracks, shown)
+        mean, texts = describe(tracks, x, logw, with_modes=True)
         ahead = forecasts(tracks, shown, x, contents.forecast) if contents.forecast else None
         for b, answer in enumerate(shown):
-            told[id(answer)] = beliefs[b]
+            text = texts[b]
             if ahead is not None:
-                told[id(answer)]["forecast"] = ahead[b]
+                text += f', "forecast": [{ahead[b]}]'
             if contents.particles:
-                told[id(answer)] |= {"particles": x[b].tolist(), "weights": np.exp(logw[b]).tolist()}
-    return [_line(tracks, answer, told.get(id(answer))) for answer in answers]
+                text += f', "particles": {to_json(x[b].tolist())}, "weights": {to_json(np.exp(logw[b]).tolist())}'
+            told[id(answer)] = text + _place(tracks, answer, mean[b])
+    names = f'"names": {json.dumps(tracks.dynamics.names)}, '
+    return [_line(names, answer, told.get(id(answer))) for answer in answers]
 
 
-def _line(tracks: Tracks, answer: Answer, belief: dict[str, Any] | None) -> str:
-    told_t = answer.row.told_t if answer.row.told_t is not None else answer.t
-    line: dict[str, Any] = {"t": told_t, "id": answer.row.told_id}
+def _sets(tracks: Tracks, answers: Sequence[Answer]) -> tuple[np.ndarray, np.ndarray]:
+    """(B, n, d) particles and (B, n) log weights of these answers' tracks."""
+    if tracks.latest is not None and all(map(operator.is_, answers, tracks.latest[0])):
+        cloud = tracks.latest[1]
+        if len(cloud.x) == len(answers):
+            return cloud.x, cloud.logw
+    known = [answer.track for answer in answers if answer.track is not None]
+    return np.stack([track.x for track in known]), np.stack([track.logw for track in known])
+
+
+def _place(tracks: Tracks, answer: Answer, mean: np.ndarray) -> str:
+    """The mean in the units of the input, where the domain has such and knows how to get there."""
     track = answer.track
-    if belief is not None and track is not None:
-        line |= {"names": tracks.dynamics.names, **belief}
-        if tracks.dynamics.has("describe") and len(track.origin) and np.isfinite(track.origin).all():
-            line["place"] = tracks.dynamics.model.describe(np.array(belief["mean"]), track.origin)
-        line |= {"loglik_inc": answer.loglik_inc, "loglik": answer.loglik, "stages": answer.stages}
+    if track is None or not (tracks.dynamics.has("describe") and np.isfinite(track.origin).all()):
+        return ""
+    place = tracks.dynamics.model.describe(mean, track.origin)
+    return ', "place": {' + ", ".join(f'"{name}": {value:.10g}' for name, value in place.items()) + "}"
+
+
+def _line(names: str, answer: Answer, belief: str | None) -> str:
+    row = answer.row
+    head = f'{{"t": {as_line(row.told_t if row.told_t is not None else answer.t)}, "id": {as_line(row.told_id)}, '
+    if belief is not None:
+        gain, total = as_line(answer.loglik_inc), as_line(answer.loglik)
+        head += f'{names}{belief}, "loglik_inc": {gain}, "loglik": {total}, "stages": {answer.stages}, '
     off = answer.off_family
-    line |= {"off_family": off if off == off else None, "event": answer.event}
-    if answer.error:
-        line["error"] = answer.error
-    return as_line(line)
+    tail = f'"off_family": {f"{off:.10g}" if off == off else "null"}, "event": {as_line(answer.event)}'
+    return head + tail + (f', "error": {as_line(answer.error)}}}' if answer.error else "}")
 
 
-def as_line(value: dict[str, Any]) -> str:
+def as_line(value: Any) -> str:
     """One line of strict JSON; what JSON cannot say is null."""
+    if value is None:
+        return "null"
+    if type(value) is float and isfinite(value):
+        return repr(value)
     try:
         return json.dumps(value, allow_nan=False)
     except (ValueError, TypeError):
         return to_json(value)
 
 
-def describe(tracks: Tracks, x: np.ndarray, logw: np.ndarray, *, with_modes: bool) -> list[dict[str, Any]]:
-    """mean, cov, quantiles, modes and ess of B weighted sets (B, n, d), (B, n)."""
+@lru_cache(64)
+def _template(d: int, modes: int | None) -> str:
+    """The text of a belief of d coordinates, with a place for every number; modes None leaves them out."""
+    vector = "[" + ", ".join([NUMBER] * d) + "]"
+    matrix = "[" + ", ".join([vector] * d) + "]"
+    cuts = ", ".join(f'"{level}": {vector}' for level in LEVELS)
+    text = f'"mean": {vector}, "cov": {matrix}, "quantiles": {{{cuts}}}, '
+    if modes is not None:
+        mode = f'{{"mass": {NUMBER}, "mean": {vector}, "cov": {matrix}}}'
+        text += f'"modes": [{", ".join([mode] * modes)}], '
+    return text + f'"ess": {NUMBER}'
+
+
+def _filled(template: str, numbers: Iterable[float]) -> str:
+    """The template with its numbers; null for what is none."""
+    values = tuple(numbers)
+    if isfinite(sum(values)):
+        return template % values
+    return template.replace(NUMBER, "%s") % tuple(NUMBER % v if isfinite(v) else "null" for v in values)
+
+
+def describe(tracks: Tracks, x: np.ndarray, logw: np.ndarray, *, with_modes: bool) -> tuple[np.ndarray, list[str]]:
+    """(B, d) means of B weighted sets (B, n, d), (B, n), and all that is told of each set, as text."""
     angles = tracks.dynamics.angles
     w = np.exp(logw)
     mean, cov = moments(x, w, angles)
     cuts = quantiles(x, w, mean, angles)
-    means, covs, levels = mean.tolist(), cov.tolist(), cuts.tolist()
+    size, d = mean.shape
+    usual = np.concatenate([mean, cov.reshape(size, -1), cuts.reshape(size, -1)], axis=1).tolist()
     sizes = effective_size(logw).tolist()
-    tops = modes_of(tracks, x, logw, mean, cov) if with_modes else None
-    found = []
-    for b in range(len(x)):
-        one: dict[str, Any] = {"mean": means[b], "cov": covs[b]}
-        one["quantiles"] = {str(level): levels[b][i] for i, level in enumerate(LEVELS)}
-        if tops is not None:
-            one["modes"] = tops[b]
-        one["ess"] = sizes[b]
-        found.append(one)
-    return found
+    if not with_modes:
+        template = _template(d, None)
+        return mean, [_filled(template, (*row, ess)) for row, ess in zip(usual, sizes, strict=True)]
+    if isinstance(tracks.belief, Gaussian):  # its one mode is itself
+        template, own = _template(d, 1), d + d * d
+        rows = zip(usual, sizes, strict=True)
+        return mean, [_filled(template, (*row, 1.0, *row[:own], ess)) for row, ess in rows]
+    tops = _modes(tracks, x, logw, mean, cov)
+    rows = zip(usual, tops, sizes, strict=True)
+    return mean, [_filled(_template(d, len(top)), (*row, *_flat(top), ess)) for row, top, ess in rows]
 
 
-def modes_of(
-    tracks: Tracks, x: np.ndarray, logw: np.ndarray, mean: np.ndarray, cov: np.ndarray
-) -> list[list[dict[str, Any]]]:
-    """Modes by the belief's own form: the Gaussian's one, the mixture's, or those of the particles."""
-    if isinstance(tracks.belief, Gaussian):
-        whole = zip(mean.tolist(), cov.tolist(), strict=True)
-        return [[{"mass": 1.0, "mean": m, "cov": c}] for m, c in whole]
+def _modes(tracks: Tracks, x: np.ndarray, logw: np.ndarray, mean: np.ndarray, cov: np.ndarray) -> list[list[Mode]]:
+    """Modes by the belief's own form: the mixture's, or those of the particles."""
     mixture = getattr(tracks.belief, "mixture", None)
     if mixture is not None and getattr(tracks.belief, "generator", "") == "gmm":
         w, means, covs = mixture(x, logw)
-        return [_plain(mixture_modes(w[b], means[b], covs[b])) for b in range(len(x))]
+        return [mixture_modes(w[b], means[b], covs[b]) for b in range(len(x))]
     centred = deviations(x, mean, tracks.dynamics.angles)
     roots = cholesky(cov, x)
     w = np.exp(logw)
     found = [particle_modes(centred[b], w[b], mean[b], roots[b]) for b in range(len(x))]
     # the only mode is the whole set: its moments need not be those of a thinned one
-    return [_plain(tops if len(tops) > 1 else [Mode(1.0, mean[b], cov[b])]) for b, tops in enumerate(found)]
+    return [tops if len(tops) > 1 else [Mode(1.0, mean[b], cov[b])] for b, tops in enumerate(found)]
 
 
-def _plain(modes: list[Mode]) -> list[dict[str, Any]]:
-    return [{"mass": mode.mass, "mean": mode.mean.tolist(), "cov": mode.cov.tolist()} for mode in modes]
+def _flat(modes: list[Mode]) -> list[float]:
+    """The numbers of modes, in the order of the template."""
+    return [number for mode in modes for number in (mode.mass, *mode.mean.tolist(), *mode.cov.ravel().tolist())]
 
 
-def forecasts(tracks: Tracks, answers: Sequence[Answer], x: np.ndarray, steps: int) -> list[list[dict[str, Any]]]:
-    """Beliefs 1 to `steps` steps ahead: particles are propagated and never weighted.
+def forecasts(tracks: Tracks, answers: Sequence[Answer], x: np.ndarray, steps: int) -> list[str]:
+    """Beliefs 1 to `steps` steps ahead, as text: particles are propagated and never weighted.
 
     A step is as long as the track's last one. Draws are keyed apart: the filter goes on as if nobody had asked.
     """
@@ -120,9 +165,9 @@ def forecasts(tracks: Tracks, answers: Sequence[Answer], x: np.ndarray, steps: i
     dt = np.array([track.dt for track in known])
     u = np.stack([track.control for track in known])
     logw = np.stack([track.logw for track in known])
-    ahead: list[list[dict[str, Any]]] = [[] for _ in known]
+    ahead: list[list[str]] = [[] for _ in known]
     for h in range(1, steps + 1):
         x = tracks.dynamics.transition_sample(x, u, dt, draws, tracks.settings.max_dt)
-        for b, belief in enumerate(describe(tracks, x, logw, with_modes=False)):
-            ahead[b].append({"t": known[b].t + h * float(dt[b]), **belief})
-    return ahead
+        for b, text in enumerate(describe(tracks, x, logw, with_modes=False)[1]):
+            ahead[b].append(f'{{"t": {as_line(known[b].t + h * float(dt[b]))}, {text}}}')
+    return [", ".join(some) for some in ahead]

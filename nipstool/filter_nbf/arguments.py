@@ -50,7 +50,7 @@ def settings_of(
     belief: str,
     paper: bool = False,
     regenerate: str = "ess",
-    threshold: float = 0.5,
+    threshold: float | None = None,
     keep: float | None = None,
     temper: bool = True,
     max_dt: float | None = None,

@@ -15,7 +15,7 @@ import numpy as np
 
 from nipstool.filter_nbf.draws import Draws
 from nipstool.filter_nbf.model import Dynamics
-from nipstool.filter_nbf.weights import moments, systematic, take
+from nipstool.filter_nbf.weights import moments, resampled
 
 ROUNDS = 3  # of drawing again what fell on impossible states
 FEW = 16.0  # effective particles below which a Gaussian is widened by some of the unweighted spread
@@ -35,6 +35,8 @@ class Belief(Protocol):
 
     keep: float
     """Share of the particles that systematic resampling keeps, by default."""
+    threshold: float
+    """Share of n below which the effective size calls for fresh particles, by default."""
 
     def sample(self, dynamics: Dynamics, x: np.ndarray, logw: np.ndarray, count: int, draws: Draws) -> Sample: ...
 
@@ -42,7 +44,7 @@ class Belief(Protocol):
 class Bootstrap:
     """The particles themselves, as in a plain particle filter (Gordon et al. 1993)."""
 
-    keep = 1.0
+    keep, threshold = 1.0, 0.5
 
     def sample(self, dynamics: Dynamics, x: np.ndarray, logw: np.ndarray, count: int, draws: Draws) -> Sample:
         """Systematic resampling."""
@@ -52,7 +54,7 @@ class Bootstrap:
 class Kernel:
     """A Gaussian kernel around every particle (Musso, Oudjane and Le Gland 2001)."""
 
-    keep = 0.5
+    keep, threshold = 0.5, 0.5
 
     def __init__(self, width: float = KERNEL):
         self.width = width
@@ -80,17 +82,17 @@ class Gaussian:
             where d is at least 8.
     """
 
-    keep = 0.0
+    keep, threshold = 0.0, 0.5
 
     def __init__(self, cov: str = "auto"):
         self.cov = cov
 
     def sample(self, dynamics: Dynamics, x: np.ndarray, logw: np.ndarray, count: int, draws: Draws) -> Sample:
-        """Independent draws of N(mean, cov)."""
+        """Draws of N(mean, cov) in opposite pairs."""
         mean, root = self.fit(dynamics, x, logw)
 
         def draw(rows: np.ndarray) -> np.ndarray:
-            noise = draws.take(rows).standard_normal((len(rows), count, x.shape[-1]))
+            noise = draws.take(rows).opposites((len(rows), count, x.shape[-1]))
             return dynamics.snap(mean[rows, None] + noise @ np.swapaxes(root[rows], -1, -2))
 
         needs_base = dynamics.has("valid")
@@ -124,7 +126,7 @@ def unknown(x: np.ndarray) -> np.ndarray:
 
 def resample(x: np.ndarray, logw: np.ndarray, count: int, draws: Draws) -> np.ndarray:
     """(B, count, d) particles of systematic resampling."""
-    return take(x, systematic(np.exp(logw), draws.random((len(x),)), count))
+    return resampled(x, np.exp(logw), draws.random((len(x),)), count)
 
 
 def cholesky(cov: np.ndarray, x: np.ndarray) -> np.ndarray:

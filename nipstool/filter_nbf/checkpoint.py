@@ -27,11 +27,20 @@ class Checkpoint:
     about: dict[str, Any]
 
 
+def rounded(params: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    """Parameters as a file holds them: half precision for the networks, single for scales and thresholds."""
+    networks = ("enc.", "gen.")
+    return {
+        name: np.ascontiguousarray(value, dtype=np.float16 if name.startswith(networks) else np.float32)
+        for name, value in sorted(params.items())
+    }
+
+
 def save(path: str, params: Mapping[str, Any], about: Mapping[str, Any], *, force: bool) -> None:
-    """Write parameters as float32 with their description; errors as AtomicFile has them."""
+    """Write parameters, `rounded`, with their description; errors as AtomicFile has them."""
     from safetensors.numpy import save as encode
 
-    tensors = {name: np.ascontiguousarray(value, dtype=np.float32) for name, value in sorted(params.items())}
+    tensors = rounded(params)
     with AtomicFile(path, force=force) as out:
         out.file.write(encode(tensors, {"nbf": json.dumps({"format": FORMAT, **about}, sort_keys=True)}))
 

@@ -1,6 +1,7 @@
 """Random draws keyed by (seed, id, step): batching, interleaving or splitting a stream never changes them.
 
-Every track has its own Philox generator (Salmon et al. 2011), whose counter is set anew at each step.
+Every track has its own SFC64 generator (Doty-Humphrey's PractRand; the quickest that numpy has), whose three words
+of state are at each step a hash of seed and id, and the step.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-FILTER, FORECAST, EMIT = 0, 1, 2  # what a step's draws are for: looking at a belief must not change the next one
+FILTER, FORECAST = 0, 1  # what a step's draws are for: looking at a belief must not change the next one
+MIXING = 18  # numbers that SFC64 throws away until its state no longer resembles the key
 
 
 class KeyedGenerator:
@@ -23,16 +25,17 @@ class KeyedGenerator:
 
     def __init__(self, seed: int, track: str):
         digest = hashlib.blake2b(f"{seed}\0{track}".encode(errors="surrogatepass"), digest_size=16).digest()
-        self._bits = np.random.Philox(key=np.frombuffer(digest, dtype=np.uint64))
-        self._state = self._bits.state
+        self._bits = np.random.SFC64(0)
+        self._state = self._bits.state | {"has_uint32": 0}
+        self._words = np.array([*np.frombuffer(digest, dtype=np.uint64), 0, 1], dtype=np.uint64)
+        self._state["state"]["state"] = self._words
         self._generator = np.random.Generator(self._bits)
 
     def at(self, step: int, purpose: int = FILTER) -> np.random.Generator:
         """The generator, set to the first draw of this step and purpose."""
-        self._state["state"]["counter"] = np.array([0, 0, purpose, step], dtype=np.uint64)
-        self._state["buffer_pos"] = 4  # nothing is left over from another step
-        self._state["has_uint32"] = 0
+        self._words[2] = step << 1 | purpose
         self._bits.state = self._state
+        self._bits.random_raw(MIXING)
         return self._generator
 
 
@@ -50,6 +53,14 @@ class Draws:
         """(B, ...) independent N(0, 1)."""
         return self._fill(size, np.random.Generator.standard_normal)
 
+    def opposites(self, size: tuple[int, int, int]) -> np.ndarray:
+        """(B, n, d) N(0, 1), every second of the n the opposite of the one before: their mean is exact."""
+        some = self.standard_normal((size[0], (size[1] + 1) // 2, size[2]))
+        out = np.empty(size)
+        out[:, ::2] = some
+        np.negative(some[:, : size[1] // 2], out=out[:, 1::2])
+        return out
+
     def random(self, size: tuple[int, ...]) -> np.ndarray:
         """(B, ...) independent uniforms in [0, 1)."""
         return self._fill(size, np.random.Generator.random)
@@ -57,6 +68,8 @@ class Draws:
     def _fill(self, size: tuple[int, ...], method: Callable[..., object]) -> np.ndarray:
         if size[0] != len(self.generators):
             raise ValueError(f"draws of {len(self.generators)} tracks were asked for {size[0]}")
+        if len(self.generators) == 1:
+            return np.asarray(method(self.generators[0], size))
         out = np.empty(size)
         rows = out if out.ndim > 1 else out[:, None]  # the rows of a vector would be numbers, not views
         for generator, row in zip(self.generators, rows, strict=True):

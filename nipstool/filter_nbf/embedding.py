@@ -100,7 +100,8 @@ def embed(params: Parameters, s: Array, w: Array, angles: Sequence[int] = ()) ->
     """Frame, theta (B, t) and u (B, n, d) of scaled weighted sets s (B, n, d), w (B, n). Weights sum to one."""
     xp = namespace(s)
     frame, u = canonical(s, w, angles)
-    code = _encode(params, _features(s, u, angles), w)
+    weights = params["enc.in.w"]  # whose precision the network computes in
+    code = cast(_encode(params, cast(_features(s, u, angles), weights), cast(w, weights)), s)
     return frame, xp.concatenate([*frame_features(frame), code], axis=-1), u
 
 
@@ -134,7 +135,8 @@ def _encode(params: Parameters, features: Array, w: Array) -> Array:
     for layer in (0, 1):
         mean = namespace(h).matmul(w[:, None], h)  # (B, 1, WIDTH)
         seen = affine(params, f"enc.{layer}.self", h)
-        h = h + silu(seen + namespace(h).matmul(mean, params[f"enc.{layer}.mean.w"]))
+        seen += namespace(h).matmul(mean, params[f"enc.{layer}.mean.w"])
+        h = h + silu(seen)
     pooled = namespace(h).matmul(w[:, None], h)[:, 0]
     code = affine(params, "enc.out", silu(affine(params, "enc.pool", pooled)))
     centred = code - code.mean(-1)[..., None]
@@ -143,10 +145,25 @@ def _encode(params: Parameters, features: Array, w: Array) -> Array:
 
 def affine(params: Parameters, name: str, x: Array) -> Array:
     """x W + b."""
-    return namespace(x).matmul(x, params[f"{name}.w"]) + params[f"{name}.b"]
+    xp, w, b = namespace(x), params[f"{name}.w"], params[f"{name}.b"]
+    if xp is not np:
+        return xp.nn.functional.linear(x, w.T, b)
+    found = x @ w
+    found += b
+    return found
+
+
+def cast(x: Array, like: Array) -> Array:
+    """x in the precision of another array of its kind."""
+    return x.astype(like.dtype, copy=False) if namespace(x) is np else x.to(like.dtype)
 
 
 def silu(x: Array) -> Array:
     """x sigmoid(x) (Hendrycks and Gimpel 2016)."""
     xp = namespace(x)
-    return x / (1.0 + np.exp(-x)) if xp is np else xp.nn.functional.silu(x)
+    if xp is not np:
+        return xp.nn.functional.silu(x)
+    below = np.negative(x)
+    np.exp(below, out=below)
+    below += 1.0
+    return np.divide(x, below, out=below)

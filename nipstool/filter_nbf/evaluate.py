@@ -62,15 +62,14 @@ def filtered(
 ) -> Iterator[tuple[Cloud, float, float]]:
     """The belief after each row of a scenario, its log evidence, and its off-family score."""
     cloud: Cloud | None = None
-    collapses = np.zeros(1, dtype=int)
+    collapses, dt, held = np.zeros(1, dtype=int), np.array([np.nan]), scenario.u[:1]
     for k in range(len(scenario.y)):
         draws = Draws([key.at(k)])
         cloud = prior(dynamics, method.settings.n, draws) if cloud is None else cloud
-        held = scenario.u[max(k - 1, 0) : max(k - 1, 0) + 1]
         y, u = scenario.y[k : k + 1], scenario.u[k : k + 1]
-        dt = np.array([1.0 if k else np.nan])
         cloud, outcome = step(dynamics, method.belief, method.settings, cloud, dt, held, y, u, draws, collapses)
-        collapses = np.where(outcome.collapsed, collapses + 1, 0)
+        collapses = collapses + 1 if outcome.collapsed[0] else np.zeros(1, dtype=int)
+        dt, held = np.ones(1), u
         yield cloud, float(outcome.loglik[0]), float(outcome.off_family[0])
 
 

@@ -17,6 +17,7 @@ from nipstool.filter_nbf.filter import Cloud, Settings, prior, step
 from nipstool.filter_nbf.model import Dynamics
 from nipstool.filter_nbf.simulate import simulate
 from nipstool.filter_nbf.weights import effective_size, log_normalise
+from nipstool.kit.distributed import Group
 from nipstool.kit.progress import Progress, silent
 
 HELD = 320  # particles a snapshot: 256 for the input, 32 for the target, and some to choose from
@@ -35,19 +36,30 @@ class Snapshots:
 
 
 def snapshots(
-    dynamics: Dynamics, scenarios: int, seed: int, *, per_scenario: int = 20, progress: Progress = silent
+    dynamics: Dynamics,
+    scenarios: int,
+    seed: int,
+    *,
+    per_scenario: int = 20,
+    progress: Progress = silent,
+    group: Group | None = None,
 ) -> Snapshots:
-    """Filter `scenarios` random members of the family and keep some beliefs of each."""
-    sets: list[np.ndarray] = []
-    owner: list[int] = []
-    for index in range(scenarios):
+    """Filter `scenarios` random members of the family and keep some beliefs of each.
+
+    The processes of a `group` filter a share each; all of them get the whole, which does not depend on the group.
+    """
+    group = group or Group()
+    mine = group.share(range(scenarios))
+    made: dict[int, np.ndarray] = {}
+    for done, index in enumerate(mine):
         rng = np.random.default_rng([seed, index])
         member = dynamics.with_params(**dynamics.model.sample_params(rng))
-        for x in _beliefs(member, rng, per_scenario):
-            sets.append(x.astype(np.float32))
-            owner.append(index)
-        progress(index + 1, scenarios)
-    return Snapshots(np.stack(sets), np.array(owner))
+        made[index] = np.stack(_beliefs(member, rng, per_scenario)).astype(np.float32)
+        progress(done + 1, len(mine))
+    for others in group.gather(made):
+        made |= others
+    owner = [np.full(len(made[index]), index) for index in range(scenarios)]
+    return Snapshots(np.concatenate([made[index] for index in range(scenarios)]), np.concatenate(owner))
 
 
 def _beliefs(dynamics: Dynamics, rng: np.random.Generator, count: int) -> list[np.ndarray]:

@@ -18,12 +18,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nipstool.filter_nbf.beliefs import Belief, Kernel, unknown
+from nipstool.filter_nbf.beliefs import Belief, Kernel, resample, unknown
 from nipstool.filter_nbf.draws import Draws
 from nipstool.filter_nbf.model import Dynamics
-from nipstool.filter_nbf.weights import systematic, take, tempered_size, weigh
+from nipstool.filter_nbf.weights import Tempering, weigh
 
 HALVINGS = 8  # of the interval for a stage's exponent
+SMALL = 1 << 10  # log weights up to which several halvings are tried at once
 LOST_AFTER = 3  # collapses in a row until the prior is asked again
 INFLATION = 2.0  # of the kernel after a collapse, in Silverman's bandwidths
 
@@ -33,14 +34,14 @@ class Settings:
     """How the loop runs.
 
     n: particles. regenerate: "ess", "always" or "never". threshold: share of n below which "ess" acts.
-    keep: share kept by systematic resampling (None: the belief's own). temper: whether updates may go in stages.
-    stage_size: share of n that a stage must leave. stages: the most a step may take. least: smallest exponent.
+    keep: share kept by systematic resampling. None is the belief's own, for both. temper: whether updates may go
+    in stages. stage_size: share of n that a stage must leave. stages: the most a step may take. least: smallest exponent.
     max_dt: longest time that the model is asked to bridge at once.
     """
 
     n: int = 256
     regenerate: str = "ess"
-    threshold: float = 0.5
+    threshold: float | None = None
     keep: float | None = None
     temper: bool = True
     stage_size: float = 0.3
@@ -112,11 +113,10 @@ def step(
         collapses: (B,) how many rows before this one left no particle alive.
     """
     cloud, regenerated, off = _regenerate_where_low(dynamics, belief, settings, cloud, dt, draws)
-    rows = np.flatnonzero(dt > 0.0)
-    if len(rows) == len(dt):
+    if dt.min() > 0.0:
         moved = dynamics.transition_sample(cloud.x, held, dt, draws, settings.max_dt)
         cloud = Cloud(moved, cloud.logw, cloud.ess)
-    elif len(rows):
+    elif len(rows := np.flatnonzero(dt > 0.0)):
         x = cloud.x.copy()
         some = draws.take(rows)
         x[rows] = dynamics.transition_sample(x[rows], held[rows], dt[rows], some, settings.max_dt)
@@ -128,7 +128,8 @@ def step(
 def _regenerate_where_low(
     dynamics: Dynamics, belief: Belief, settings: Settings, cloud: Cloud, dt: np.ndarray, draws: Draws
 ) -> tuple[Cloud, np.ndarray, np.ndarray]:
-    low = cloud.ess < settings.threshold * cloud.x.shape[1]
+    threshold = belief.threshold if settings.threshold is None else settings.threshold
+    low = cloud.ess < threshold * cloud.x.shape[1]
     if settings.regenerate == "always":
         low = ~np.isnan(dt)
     elif settings.regenerate == "never":
@@ -159,7 +160,7 @@ def renew(
     parts = []
     off = unknown(x)
     if kept:
-        parts.append(take(x, systematic(np.exp(logw), draws.random((len(x),)), kept)))
+        parts.append(resample(x, logw, kept, draws))
     if kept < n:
         sample = belief.sample(dynamics, x, logw, n - kept, draws)
         parts.append(sample.x)
@@ -179,25 +180,25 @@ def _weight(
     before: tuple[np.ndarray, np.ndarray],
 ) -> tuple[Cloud, Outcome]:
     """Weights times the likelihood, in stages where one would leave too few alive."""
-    told: np.ndarray = np.asarray(~np.isnan(y).all(-1)) if y.shape[1] else np.zeros(len(y), dtype=bool)
-    if not told.any():
+    if np.isnan(y).all():  # also where nothing is ever observed
         nothing = np.zeros(len(y))
-        return cloud, Outcome(nothing, nothing.astype(int), *before, np.ones_like(told), told)
+        none = np.zeros(len(y), dtype=bool)
+        return cloud, Outcome(nothing, nothing.astype(int), *before, ~none, none)
     loglik, told = dynamics.log_likelihood(y, cloud.x, u)
     logw, gain, ess = weigh(cloud.logw + loglik)
-    dead = np.isneginf(gain)
+    dead = gain == -np.inf
     stages = told.astype(int)
     found = Cloud(cloud.x, logw, ess)
-    low = np.flatnonzero(told & ~dead & (ess < settings.stage_size * cloud.x.shape[1]))
-    if settings.temper and len(low):
+    if settings.temper and ess.min() < settings.stage_size * cloud.x.shape[1]:
+        low = np.flatnonzero(told & ~dead & (ess < settings.stage_size * cloud.x.shape[1]))
         part = Cloud(cloud.x[low], cloud.logw[low], cloud.ess[low])
         tempered, gain[low], stages[low], off = _temper(
             dynamics, belief, settings, part, loglik[low], y[low], u[low], draws.take(low)
         )
         before[1][low] = np.fmax(before[1][low], off)
         found = _put(found, low, tempered)
-    lost = np.flatnonzero(dead)
-    if len(lost):
+    if dead.any():
+        lost = np.flatnonzero(dead)
         part = Cloud(cloud.x[lost], cloud.logw[lost], cloud.ess[lost])
         found = _put(found, lost, _revive(dynamics, part, draws.take(lost), collapses[lost] + 1))
     return found, Outcome(gain, stages, *before, np.logical_not(told), np.asarray(dead))
@@ -214,35 +215,34 @@ def _temper(
     draws: Draws,
 ) -> tuple[Cloud, np.ndarray, np.ndarray, np.ndarray]:
     """Stages b_1 < b_2 < ... = 1 of g^b; after each but the last the set is embedded and drawn anew."""
-    size = len(y)
-    x, logw, ess = cloud.x.copy(), cloud.logw.copy(), cloud.ess.copy()
+    size, n = cloud.logw.shape
+    x, logw, ess = np.empty_like(cloud.x), np.empty_like(cloud.logw), np.empty(size)
     power, gain, off = np.zeros(size), np.zeros(size), unknown(x)
     stages = np.zeros(size, dtype=int)
-    rows = np.arange(size)
-    loglik = loglik.copy()
+    rows, now, weights = np.arange(size), cloud.x, cloud.logw  # those that are not done yet
     while len(rows):
-        share = _next_power(settings, loglik[rows], logw[rows], 1.0 - power[rows], stages[rows])
+        share = _next_power(settings, loglik, weights, 1.0 - power[rows], stages[rows])
         with np.errstate(invalid="ignore"):
-            logw[rows], more, ess[rows] = weigh(logw[rows] + share[:, None] * loglik[rows])
+            weights, more, alive = weigh(weights + share[:, None] * loglik)
         gain[rows] += more
         power[rows] += share
         stages[rows] += 1
-        rows = rows[power[rows] < 1.0 - 1e-9]
-        if len(rows):
-            moved = draws.take(rows)
-            x[rows], found = renew(dynamics, belief, settings, x[rows], logw[rows], moved, ess[rows])
-            off[rows] = np.fmax(off[rows], found)
-            logw[rows] = -np.log(x.shape[1])
-            loglik[rows], _ = dynamics.log_likelihood(y[rows], x[rows], u[rows])
-            rows = rows[~_is_dead(rows, loglik, gain)]
+        x[rows], logw[rows], ess[rows] = now, weights, alive
+        going = power[rows] < 1.0 - 1e-9
+        if not going.all():
+            rows, now, weights, alive = rows[going], now[going], weights[going], alive[going]
+        if not len(rows):
+            break
+        now, found = renew(dynamics, belief, settings, now, weights, draws.take(rows), alive)
+        off[rows] = np.fmax(off[rows], found)
+        weights = np.full((len(rows), n), -np.log(n))
+        loglik, _ = dynamics.log_likelihood(y[rows], now, u[rows])
+        dead = loglik.max(-1) == -np.inf
+        if dead.any():
+            gain[rows[dead]] = -np.inf
+            x[rows[dead]], logw[rows[dead]] = now[dead], weights[dead]
+            rows, now, weights, loglik = rows[~dead], now[~dead], weights[~dead], loglik[~dead]
     return Cloud(x, logw, ess), gain, stages, off
-
-
-def _is_dead(rows: np.ndarray, loglik: np.ndarray, gain: np.ndarray) -> np.ndarray:
-    """Whether no particle of a new set is possible; the evidence of those rows is -inf."""
-    dead = np.asarray(np.isneginf(loglik[rows]).all(-1))
-    gain[rows[dead]] = -np.inf
-    return dead
 
 
 def _next_power(
@@ -250,16 +250,38 @@ def _next_power(
 ) -> np.ndarray:
     """(B,) the largest share of the exponent left that keeps enough particles alive, found by bisection."""
     goal = settings.stage_size * loglik.shape[1]
-    enough = tempered_size(loglik, logw, left) >= goal
-    low, high = np.zeros_like(left), left.copy()
+    tempering = Tempering.of(loglik, logw)
+    enough = tempering.sizes(left[:, None])[:, 0] >= goal
+    enough |= stages >= settings.stages - 1
     if enough.all():
         return left
-    for _ in range(HALVINGS):
-        middle = 0.5 * (low + high)
-        alive = tempered_size(loglik, logw, middle) >= goal
-        low, high = np.where(alive, middle, low), np.where(alive, high, middle)
-    chosen = np.minimum(np.maximum(low, settings.least), left)
-    return np.where(enough | (stages >= settings.stages - 1), left, chosen)
+    if enough.any():
+        share, rows = left.copy(), np.flatnonzero(~enough)
+        share[rows] = _bisected(settings, tempering.take(rows), left[rows], goal)
+        return share
+    return _bisected(settings, tempering, left, goal)
+
+
+def _bisected(settings: Settings, tempering: Tempering, left: np.ndarray, goal: float) -> np.ndarray:
+    low, high = np.zeros_like(left), left
+    # small sets cost calls and large ones numbers: several halvings at once, or one after the other
+    at_once = 4 if tempering.loglik.size <= SMALL else 2 if tempering.loglik.size <= 8 * SMALL else 1
+    for _ in range(0, HALVINGS, at_once):
+        points = np.stack([low, high], axis=1)
+        for _ in range(at_once):
+            points = _with_middles(points)
+        alive = tempering.sizes(points[:, 1:-1]) >= goal
+        place = np.arange(len(low)), np.logical_and.accumulate(alive, axis=1).sum(1)
+        low, high = points[place], points[place[0], place[1] + 1]
+    return np.minimum(np.maximum(low, settings.least), left)
+
+
+def _with_middles(points: np.ndarray) -> np.ndarray:
+    """(B, 2 k - 1) points with the middles of (B, k) neighbours in between."""
+    out = np.empty((len(points), 2 * points.shape[1] - 1))
+    out[:, ::2] = points
+    out[:, 1::2] = 0.5 * (points[:, 1:] + points[:, :-1])
+    return out
 
 
 def _revive(dynamics: Dynamics, cloud: Cloud, draws: Draws, collapses: np.ndarray) -> Cloud:

@@ -19,14 +19,19 @@ BOUNDARIES = (8.0, 32.0, 128.0)  # of the effective size: what a small set embed
 class Learned:
     """p(. | E(S)) of a checkpoint. Where the belief is out of the family, a kernel around the set stands in."""
 
-    keep = 0.5
+    keep, threshold = 0.0, 0.7
 
     def __init__(self, checkpoint: Checkpoint, *, watch: bool = True):
-        self.params = checkpoint.params
+        single = ("enc.", "gen.")  # the networks were rounded to half precision: single is enough, and quicker
+        self.params = {
+            name: value.astype(np.float32) if name.startswith(single) else value
+            for name, value in checkpoint.params.items()
+        }
         self.generator: str = checkpoint.about.get("generator", "gmm")
         self.angles = tuple(checkpoint.about["angles"])
         self._threshold = self.params.get("cal.threshold") if watch else None
         self._fallback = Kernel()
+        self._last: tuple[np.ndarray, np.ndarray, Frame, np.ndarray] | None = None
 
     def sample(self, dynamics: Dynamics, x: np.ndarray, logw: np.ndarray, count: int, draws: Draws) -> Sample:
         """Embed, generate, compare; off-family sets are resampled with a kernel instead."""
@@ -43,8 +48,7 @@ class Learned:
         self, dynamics: Dynamics, x: np.ndarray, logw: np.ndarray, count: int, draws: Draws
     ) -> np.ndarray:
         """(B, count, d) possible states drawn from p(. | theta)."""
-        s = scale(self.params, x)
-        frame, theta, _ = embed(self.params, s, np.exp(logw), self.angles)
+        frame, theta = self.theta(x, logw)
         if self.generator == "flow":
             from nipstool.filter_nbf.flow import flow_draw as generate_flow
 
@@ -66,22 +70,28 @@ class Learned:
         """(B,) energy distance between a set and what was generated from it, positions in units of the set."""
         place = list(dynamics.positions)
         w = np.exp(logw)
-        few = slice(None, WATCHED)
-        if x.shape[1] > WATCHED:  # the heaviest would be a biased choice: take them as they come
+        if x.shape[1] > WATCHED:  # neighbours in a set resemble each other: every so many of them
+            few = slice(None, None, -(-x.shape[1] // WATCHED))
             x, w = x[:, few], w[:, few] / np.maximum(w[:, few].sum(-1, keepdims=True), 1e-300)
-        a, b = x[..., place], fresh[:, few][..., place]
+        a, b = x[..., place], fresh[:, :: -(-fresh.shape[1] // WATCHED)][..., place]
         width = np.sqrt(b.var(1).sum(-1))[:, None, None] + 1e-9
         return energy_distance(a / width, b / width, w)
 
     def mixture(self, x: np.ndarray, logw: np.ndarray) -> tuple[np.ndarray, ...]:
         """Weights, means and covariances, in the model's units, of the mixtures that B sets embed to."""
-        frame, theta, _ = embed(self.params, scale(self.params, x), np.exp(logw), self.angles)
+        frame, theta = self.theta(x, logw)
         return in_state_space(mixture_of(self.params, theta, x.shape[-1]), frame, self.params)
 
     def theta(self, x: np.ndarray, logw: np.ndarray) -> tuple[Frame, np.ndarray]:
-        """The frame and the embedding (B, t) of weighted sets."""
-        frame, theta, _ = embed(self.params, scale(self.params, x), np.exp(logw), self.angles)
-        return frame, theta
+        """The frame and the embedding (B, t) of weighted sets.
+
+        That of the last sets is kept: what an answer has shown of a belief, the next step regenerates it from.
+        """
+        last = self._last
+        if last is None or not (np.array_equal(last[0], x) and np.array_equal(last[1], logw)):
+            frame, theta, _ = embed(self.params, scale(self.params, x), np.exp(logw), self.angles)
+            self._last = last = (x.copy(), logw.copy(), frame, theta)
+        return last[2], last[3]
 
 
 def size_bin(logw: np.ndarray) -> np.ndarray:

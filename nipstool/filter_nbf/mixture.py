@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from nipstool.filter_nbf.arrays import Array, namespace
-from nipstool.filter_nbf.embedding import Frame, Parameters, affine, linear, silu, theta_size
+from nipstool.filter_nbf.draws import Draws
+from nipstool.filter_nbf.embedding import Frame, Parameters, affine, cast, linear, silu, theta_size
 
-COMPONENTS, HIDDEN = 32, 96
+COMPONENTS, HIDDEN = 32, 192
 LOG_SCALE = (-3.0, 7.0)  # of the precisions' diagonal: spreads of 20 down to 1e-3 in u
 START = 0.3  # spread of the component means before training
 
@@ -42,9 +43,9 @@ def initial_mixture(d: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
 def mixture_of(params: Parameters, theta: Array, d: int) -> Mixture:
     """The mixture in u that theta (B, t) asks for."""
     xp = namespace(theta)
-    h = silu(affine(params, "gen.1", silu(affine(params, "gen.0", theta))))
-    raw = affine(params, "gen.out", h)
-    raw = raw.reshape((raw.shape[0], COMPONENTS, -1))
+    h = cast(theta, params["gen.0.w"])[:, None]  # one product a belief: the same bits alone and in a batch
+    h = silu(affine(params, "gen.1", silu(affine(params, "gen.0", h))))
+    raw = cast(affine(params, "gen.out", h), theta).reshape((len(theta), COMPONENTS, -1))
     logits = raw[..., 0]
     top = xp.amax(logits, axis=-1)[:, None]
     logw = logits - top - xp.log(xp.exp(logits - top).sum(-1))[:, None]
@@ -76,22 +77,27 @@ def component_log_density(mixture: Mixture, u: Array) -> Array:
     """(B, K, n) log of weight times density, by component."""
     xp = namespace(u)
     d = u.shape[-1]
-    away = xp.matmul(u[:, None] - mixture.mean[:, :, None], xp.swapaxes(mixture.root, -1, -2))
+    size, count = mixture.logw.shape
+    roots = mixture.root.reshape((size, count * d, d))  # one product for all components: A u - A m
+    centre = xp.matmul(mixture.root, mixture.mean[..., None]).reshape((size, count * d, 1))
+    away = (xp.matmul(roots, xp.swapaxes(u, -1, -2)) - centre).reshape((size, count, d, -1))
     diagonal = xp.stack([mixture.root[..., i, i] for i in range(d)], axis=-1)
     level = mixture.logw + xp.log(diagonal).sum(-1) - 0.5 * d * math.log(2.0 * math.pi)
-    return level[..., None] - 0.5 * (away * away).sum(-1)
+    return level[..., None] - 0.5 * (away * away).sum(-2)
 
 
-def draw(mixture: Mixture, count: int, rng: Any) -> np.ndarray:
-    """(B, count, d) draws in u; numpy."""
+def draw(mixture: Mixture, count: int, rng: Draws) -> np.ndarray:
+    """(B, count, d) draws in u; numpy. Each has the mixture's law; together they are spread more evenly than
+    independent ones: components are taken systematically, and every second noise is the first's opposite.
+    """
     size, d = len(mixture.mean), mixture.mean.shape[-1]
     edges = np.cumsum(np.exp(mixture.logw), -1)
-    pick = rng.random((size, count)) * edges[:, -1:]
+    pick = (np.arange(count) + rng.random((size,))[:, None]) * (edges[:, -1:] / count)
     which = np.minimum((pick[..., None] >= edges[:, None]).sum(-1), edges.shape[1] - 1)
     rows = np.arange(size)[:, None]
-    noise = rng.standard_normal((size, count, d))
-    spread = np.linalg.inv(mixture.root)
-    return mixture.mean[rows, which] + np.einsum("bnij,bnj->bni", spread[rows, which], noise)
+    noise = rng.opposites((size, count, d))
+    spread = np.linalg.inv(mixture.root)[rows, which]
+    return mixture.mean[rows, which] + np.matmul(spread, noise[..., None])[..., 0]
 
 
 def mixture_moments(mixture: Mixture) -> tuple[np.ndarray, np.ndarray]:

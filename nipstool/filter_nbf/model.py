@@ -5,6 +5,7 @@ Built-in domains take all tracks in one call. A user's model has x as (n, d), an
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -62,7 +63,9 @@ class Dynamics:
     ) -> np.ndarray:
         """(B, n, d) draws of x' given x, in steps no longer than max_dt. A state that is no number stays put."""
         limit = max_dt or self.max_dt
-        pieces = 1 if limit is None else max(1, int(np.ceil(dt.max() / limit)))
+        if limit is None:
+            return self._transition(x, u, dt, draws)
+        pieces = max(1, math.ceil(dt.max() / limit))
         if pieces == 1 or len(x) == 1:
             for _ in range(pieces):
                 x = self._transition(x, u, dt / pieces, draws)
@@ -80,7 +83,7 @@ class Dynamics:
         else:
             rows = zip(x, u, dt, draws.generators, strict=True)
             moved = np.stack([self._checked(name, x[0].shape, *row[:2], float(row[2]), row[3]) for row in rows])
-        if np.isfinite(moved.sum()):
+        if math.isfinite(moved.sum()):
             return moved
         lost = np.asarray(~np.isfinite(moved).all(-1))
         self.nans += int(lost.sum())
@@ -97,18 +100,21 @@ class Dynamics:
             rows = zip(y, x, u, strict=True)
             found = np.stack([self._checked("log_likelihood", None, *row) for row in rows])
         gone = np.asarray(np.isnan(y))
+        some = bool(gone.any())
+        told = np.ones(len(y), dtype=bool)
         if found.shape == (*x.shape[:2], y.shape[1]):
-            told = np.asarray(~gone.all(-1))
-            if gone.any():
+            if some:
+                told = ~gone.all(-1)
                 found = np.where(gone[:, None], 0.0, found)
-            found = found[..., 0] if y.shape[1] == 1 else found.sum(-1)
+            found = _row_sums(found)
         elif found.shape == x.shape[:2]:
-            told = np.asarray(~gone.any(-1))
-            found = np.where(told[:, None], found, 0.0)
+            if some:
+                told = ~gone.any(-1)
+                found = np.where(told[:, None], found, 0.0)
         else:
             n, m = x.shape[1], y.shape[1]
             raise self._error("log_likelihood", f"gave shape {found.shape[1:]}, expected ({n},) or ({n}, {m})")
-        if not np.isfinite(found.sum()):
+        if not math.isfinite(found.sum()):
             found = self._without_nan(found)
         return found, told
 
@@ -182,6 +188,16 @@ class Dynamics:
 
     def _error(self, name: str, what: str) -> DataError:
         return DataError(f"{self.label}: {name} {what}")
+
+
+def _row_sums(x: np.ndarray) -> np.ndarray:
+    """x.sum(-1), for the few columns that observations usually have in a fraction of the time."""
+    if not 0 < x.shape[-1] <= 4:
+        return x.sum(-1)
+    total = x[..., 0]
+    for j in range(1, x.shape[-1]):
+        total = total + x[..., j]
+    return total
 
 
 def as_numpy(value: Any) -> np.ndarray:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-POINTS = 192  # a larger set is thinned first: the density costs the square
+POINTS = 128  # a larger set is thinned first: the density costs the square
 RADIUS = 1.0  # a top's nearest higher point is farther than this, in units of the belief's own spread
 LEAST = 0.02  # smallest mass of a mode
 DIP = 0.9  # components of a mixture are one mode if the density between them does not fall below this share
@@ -44,7 +44,7 @@ def particle_modes(centred: np.ndarray, w: np.ndarray, mean: np.ndarray, root: n
     density = np.exp(square * (-0.5 / width**2)) @ w
     rank = np.empty(n)
     rank[np.argsort(-density, kind="stable")] = np.arange(n)
-    square[rank >= rank[:, None]] = np.inf
+    np.copyto(square, np.inf, where=rank >= rank[:, None])
     parent = square.argmin(-1)
     is_top = square[np.arange(n), parent] > RADIUS**2
     parent[is_top] = np.flatnonzero(is_top)
@@ -60,19 +60,20 @@ def _roots(parent: np.ndarray) -> np.ndarray:
 
 
 def _collect(label: np.ndarray, centred: np.ndarray, w: np.ndarray, mean: np.ndarray) -> list[Mode]:
-    tops = np.unique(label)
-    mass = np.array([w[label == top].sum() for top in tops])
-    kept = tops[mass >= min(LEAST, mass.max())]
+    tops, label = np.unique(label, return_inverse=True)
+    mass = np.bincount(label, w)
+    kept = np.flatnonzero(mass >= min(LEAST, mass.max()))
     if len(kept) < len(tops):  # what is too small joins the nearest mode that is not
-        gap = ((centred[:, None] - centred[kept]) ** 2 / (centred.var(0) + 1e-300)).sum(-1)
-        label = np.where(np.isin(label, kept), label, kept[gap.argmin(-1)])
-    found = []
-    for top in kept:
-        part = label == top
-        share = w[part] / w[part].sum()
-        centre = share @ centred[part]
-        away = centred[part] - centre
-        found.append(Mode(float(w[part].sum()), mean + centre, (away * share[:, None]).T @ away))
+        gap = ((centred[:, None] - centred[tops[kept]]) ** 2 / (centred.var(0) + 1e-300)).sum(-1)
+        own = np.full(len(tops), -1)
+        own[kept] = np.arange(len(kept))
+        label = np.where(own[label] >= 0, own[label], gap.argmin(-1))
+        mass = np.bincount(label, w, len(kept))
+    share = np.where(label == np.arange(len(kept))[:, None], w, 0.0) / mass[:, None]
+    centre = share @ centred
+    away = centred - centre[:, None]
+    cov = np.swapaxes(share[..., None] * away, -1, -2) @ away
+    found = [Mode(float(m), mean + c, s) for m, c, s in zip(mass, centre, cov, strict=True)]
     return sorted(found, key=lambda mode: -mode.mass)
 
 
@@ -85,30 +86,29 @@ def mixture_modes(w: np.ndarray, mean: np.ndarray, cov: np.ndarray) -> list[Mode
     w, mean, cov = w[heavy] / w[heavy].sum(), mean[heavy], cov[heavy]
     inverse = np.linalg.inv(np.linalg.cholesky(cov))
     level = np.log(w) + np.log(np.diagonal(inverse, axis1=-2, axis2=-1)).sum(-1)
-    density = mixture_density(mean, mean, inverse, level)
-    away = np.einsum("kij,klj->kli", inverse, mean[:, None] - mean)
-    gap = (away * away).sum(-1)
+    gap = _distances(mean, mean, inverse)
+    density = np.exp(level[:, None] - 0.5 * gap).sum(0)
     order = np.argsort(-density, kind="stable")
     rank = np.empty(len(w), dtype=int)
     rank[order] = np.arange(len(w))
-    gap[rank >= rank[:, None]] = np.inf
+    np.copyto(gap, np.inf, where=rank >= rank[:, None])
     parent = gap.argmin(-1)
-    middle = mixture_density(0.5 * (mean + mean[parent]), mean, inverse, level)
+    middle = np.exp(level[:, None] - 0.5 * _distances(0.5 * (mean + mean[parent]), mean, inverse)).sum(0)
     is_top = np.isinf(gap.min(-1)) | (middle < DIP * density)
     parent = np.where(is_top, np.arange(len(w)), parent)
-    label = _roots(parent)
-    found = []
-    for top in np.unique(label):
-        part = label == top
-        share = w[part] / w[part].sum()
-        centre = share @ mean[part]
-        apart = mean[part] - centre
-        spread = np.einsum("k,kij->ij", share, cov[part]) + (apart * share[:, None]).T @ apart
-        found.append(Mode(float(w[part].sum()), centre, spread))
-    return sorted((m for m in found if m.mass >= LEAST), key=lambda mode: -mode.mass)
+    _, label = np.unique(_roots(parent), return_inverse=True)
+    mass = np.bincount(label, w)
+    share = np.where(label == np.arange(len(mass))[:, None], w, 0.0) / mass[:, None]
+    centre = share @ mean
+    apart = mean - centre[:, None]
+    d = mean.shape[1]
+    spread = (share @ cov.reshape(len(w), -1)).reshape(-1, d, d)
+    spread += np.swapaxes(share[..., None] * apart, -1, -2) @ apart
+    found = [Mode(float(m), c, s) for m, c, s in zip(mass, centre, spread, strict=True) if m >= LEAST]
+    return sorted(found, key=lambda mode: -mode.mass)
 
 
-def mixture_density(points: np.ndarray, mean: np.ndarray, inverse: np.ndarray, level: np.ndarray) -> np.ndarray:
-    """(P,) density, up to (2 pi)^(d/2), of a mixture with roots `inverse` of its precisions and log `level`s."""
-    away = np.einsum("kij,pkj->pki", inverse, points[:, None] - mean)
-    return np.exp(level - 0.5 * (away * away).sum(-1)).sum(-1)
+def _distances(points: np.ndarray, mean: np.ndarray, inverse: np.ndarray) -> np.ndarray:
+    """(K, P) squared distances of points (P, d) from every mean, in units of the roots `inverse` of precisions."""
+    away = (points - mean[:, None]) @ np.swapaxes(inverse, -1, -2)
+    return (away * away).sum(-1)

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from nipstool.kit.errors import DataError
 
 CHUNK = 1 << 18
-FEWEST, MOST = 4, 8192  # lines at once: few at first, so that the first answer comes soon
+FEWEST, MOST = 4, 16384  # lines at once: few at first, so that the first answer comes soon
 LONGEST = 1 << 24  # bytes of a line
 KNOWN = ("t", "id", "obs", "control", "truth")
 
@@ -57,7 +57,7 @@ def readable_lines(source: BinaryIO, fewest: int = FEWEST) -> Iterator[list[byte
                 raise DataError(f"a line of more than {LONGEST} bytes: expected one record a line")
         if waiting:
             yield waiting[:most]
-            waiting, most = waiting[most:], min(2 * most, MOST)
+            waiting, most = waiting[most:], min(4 * most, MOST)
 
 
 def _reader(source: BinaryIO) -> tuple[Any, Any]:

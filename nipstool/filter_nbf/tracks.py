@@ -58,6 +58,8 @@ class Tracks:
     settings: Settings
     seed: int = 0
     tracks: dict[str, Track] = field(default_factory=dict)
+    latest: tuple[Sequence[Answer], Cloud] | None = None
+    """The answers of the last step, and their beliefs in one piece."""
 
     def waves(self, rows: Sequence[Row]) -> Iterator[list[tuple[int, Answer]]]:
         """Answers with the places of their rows, one wave of different ids after the other."""
@@ -119,6 +121,7 @@ class Tracks:
         cloud, outcome = step(self.dynamics, self.belief, self.settings, cloud, dt, held, y, u, draws, collapses)
         for b, answer in enumerate(answers):
             self._settle(answer, b, cloud, outcome, dt[b], u[b], origins[b])
+        self.latest = (answers, cloud)
 
     def _key(self, answer: Answer) -> KeyedGenerator:
         return answer.track.key if answer.track else KeyedGenerator(self.seed, answer.row.track)
@@ -152,13 +155,11 @@ class Tracks:
     def _origins(self, answers: Sequence[Answer], y: np.ndarray) -> np.ndarray:
         if not self.dynamics.has("origin"):
             return np.empty((len(answers), 0))
-        rows = []
-        for answer, seen in zip(answers, y, strict=True):
-            known = answer.track.origin if answer.track else None
-            rows.append(
-                self.dynamics.model.origin(seen) if known is None or not np.isfinite(known).all() else known
-            )
-        return np.stack(rows)
+        nowhere = np.full(y.shape[1], np.nan)
+        origins = np.stack([answer.track.origin if answer.track else nowhere for answer in answers])
+        for b in np.flatnonzero(~np.isfinite(origins).all(-1)):
+            origins[b] = self.dynamics.model.origin(y[b])
+        return origins
 
     def _settle(
         self,

@@ -18,13 +18,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nipstool.filter_nbf.checkpoint import Checkpoint, describe
+from nipstool.filter_nbf.checkpoint import Checkpoint, describe, rounded
 from nipstool.filter_nbf.embedding import embed, initial_encoder
 from nipstool.filter_nbf.family import HELD, Snapshots
 from nipstool.filter_nbf.flow import flow_log_density, initial_flow
+from nipstool.filter_nbf.journal import Journal
 from nipstool.filter_nbf.learned import BOUNDARIES, Learned, size_bin
 from nipstool.filter_nbf.mixture import initial_mixture, log_density, mixture_of
 from nipstool.filter_nbf.model import Dynamics
+from nipstool.kit.distributed import Group
 from nipstool.kit.errors import NipsError
 from nipstool.kit.progress import Progress, silent
 
@@ -35,7 +37,8 @@ MIXED = 0.15  # share of training beliefs that are mixtures of two
 HELD_BACK = 0.1  # share of the scenarios for validation
 ALARM = 0.99  # quantile of the off-family score over beliefs of the family
 
-LogDensity = Callable[[dict[str, Tensor], Tensor, Tensor], Tensor]
+LogDensity = Callable[[dict[str, Tensor], Tensor, Tensor, Tensor], Tensor]
+ALONE = Group()
 
 
 @dataclass(frozen=True)
@@ -60,7 +63,7 @@ def initial(dynamics: Dynamics, generator: str, sets: np.ndarray, seed: int) -> 
     return params | {"scale.mean": mean.astype(np.float32), "scale.std": std.astype(np.float32)}
 
 
-def log_density_of(generator: str, angles: tuple[int, ...]) -> Callable[..., Tensor]:
+def log_density_of(generator: str, angles: tuple[int, ...]) -> LogDensity:
     """log p(x' | E(x, w)) in scaled units: (B, m) of targets (B, m, d)."""
 
     def compute(params: dict[str, Tensor], x: Tensor, w: Tensor, targets: Tensor) -> Tensor:
@@ -91,46 +94,72 @@ def train(
     start: Checkpoint | None = None,
     device: Any = "cpu",
     progress: Progress = silent,
+    journal: Journal | None = None,
+    group: Group = ALONE,
 ) -> Training:
     """Train encoder and generator on a family of beliefs: from random parameters, or at half rate from `start`.
 
-    Raises NipsError where the loss stops being a number.
+    Args:
+        journal: keeps the run, and goes on with one that was interrupted, to the same bytes.
+        group: processes that share every batch; all of them hold the whole family, and get the same networks.
+
+    Raises NipsError where the loss stops being a number; UsageError as Journal has it.
     """
     began = time.monotonic()
-    torch.manual_seed(seed)
     count = int(family.scenario.max()) + 1
     held_back = family.scenario >= (count - max(1, round(HELD_BACK * count)) if count >= 4 else count)
     params = initial(dynamics, generator, family.sets[~held_back], seed)
     if start is not None:
         params = {name: start.params[name].astype(np.float32) for name in params}
     tensors = {name: torch.tensor(value, device=device) for name, value in params.items()}
-    learned = [t.requires_grad_() for name, t in tensors.items() if not name.startswith("scale.")]
     sets = torch.tensor((family.sets - params["scale.mean"]) / params["scale.std"], device=device)
     known, unseen = sets[torch.tensor(~held_back)], sets[torch.tensor(held_back)]
-    rate = RATE if start is None else 0.5 * RATE
-    optimiser = torch.optim.AdamW(learned, lr=rate, weight_decay=DECAY)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda k: _rate(k, steps))
     compute = log_density_of(generator, dynamics.angles)
-    rng = np.random.default_rng([seed, 2])
-    for k in range(steps):
-        x, w, targets = batch_of(known, batch, rng)
-        loss = -compute(tensors, x, w, targets).clamp(min=WORST).mean()
-        if not torch.isfinite(loss):
-            raise NipsError(f"training step {k + 1}: the loss is {loss.item()}")
-        optimiser.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(learned, CLIP)
-        optimiser.step()
-        schedule.step()
-        progress(k + 1, steps)
+    rate = RATE if start is None else 0.5 * RATE
+    _descend(tensors, known, compute, rate, (steps, batch, seed), progress, journal, group)
+    arrays = rounded({name: t.detach().cpu().numpy() for name, t in tensors.items()})
+    tensors = {name: torch.tensor(value.astype(np.float32), device=device) for name, value in arrays.items()}
     validation = validate(tensors, unseen, compute) if len(unseen) else {}
-    arrays = {name: t.detach().cpu().numpy() for name, t in tensors.items()}
     total = steps + (start.about["steps"] if start is not None else 0)
     about = {**describe(dynamics), "generator": generator, "steps": total, "seed": seed, "validation": validation}
     checkpoint = Checkpoint({name: value.astype(np.float64) for name, value in arrays.items()}, about)
     raw = unseen if len(unseen) else known
     checkpoint = calibrate(checkpoint, dynamics, _unscaled(raw, params), seed)
     return Training(checkpoint, steps, time.monotonic() - began, validation)
+
+
+def _descend(
+    tensors: dict[str, Tensor],
+    known: Tensor,
+    compute: LogDensity,
+    rate: float,
+    run: tuple[int, int, int],
+    progress: Progress,
+    journal: Journal | None,
+    group: Group,
+) -> None:
+    """AdamW with a cosine schedule, `run` = (steps, batch, seed), on all tensors but the scales."""
+    steps, batch, seed = run
+    learned = {name: t.requires_grad_() for name, t in tensors.items() if not name.startswith("scale.")}
+    optimiser = torch.optim.AdamW(learned.values(), lr=rate, weight_decay=DECAY)
+    rng = np.random.default_rng([seed, 2])
+    first = journal.restore(learned, optimiser, rng) if journal is not None else 0
+    for k in range(first, steps):
+        for setting in optimiser.param_groups:
+            setting["lr"] = rate * _rate(k, steps)
+        mine = slice(group.rank, None, group.size)
+        x, w, targets = (part[mine] for part in batch_of(known, batch, rng))
+        loss = -compute(tensors, x, w, targets).clamp(min=WORST).sum() / (batch * TARGETS)
+        if not torch.isfinite(loss):
+            raise NipsError(f"training step {k + 1}: the loss is {loss.item()}")
+        optimiser.zero_grad(set_to_none=True)
+        loss.backward()
+        group.add([value.grad for value in learned.values()])
+        torch.nn.utils.clip_grad_norm_(learned.values(), CLIP)
+        optimiser.step()
+        progress(k + 1, steps)
+        if journal is not None and group.rank == 0:
+            journal.save(k + 1, learned, optimiser, rng)
 
 
 def _unscaled(sets: Tensor, params: dict[str, np.ndarray]) -> np.ndarray:
@@ -181,7 +210,7 @@ def weights_of(size: int, n: int, rng: np.random.Generator) -> np.ndarray:
 
 
 @torch.no_grad()
-def validate(params: dict[str, Tensor], sets: Tensor, compute: Callable[..., Tensor]) -> dict[str, float]:
+def validate(params: dict[str, Tensor], sets: Tensor, compute: LogDensity) -> dict[str, float]:
     """Mean negative log density, in scaled units, of targets given 16, 64 and 192 equally weighted particles."""
     found = {}
     for n in (16, 64, 192):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,16 +21,18 @@ def log_normalise(logw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def weigh(logw: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """`log_normalise`, and (B,) effective sizes, for the price of one exponential. Lost sets become uniform."""
     top = logw.max(-1, keepdims=True)
-    lost = ~np.isfinite(top[:, 0])
-    if lost.any():
-        logw, top = logw.copy(), top.copy()
+    lost = np.isinf(top[:, 0]) if math.isinf(top.sum()) else None
+    if lost is not None:
+        logw = logw.copy()
         logw[lost], top[lost] = 0.0, 0.0
-    w = np.exp(logw - top)
+    w = logw - top
+    np.exp(w, out=w)
     total = w.sum(-1)
-    size = total * total / np.einsum("bn,bn->b", w, w)
+    w *= w
+    size = total * total / w.sum(-1)
     level = top[:, 0] + np.log(total)
-    normal = logw - level[:, None]
-    if lost.any():
+    normal = np.subtract(logw, level[:, None], out=w)
+    if lost is not None:
         level[lost] = -np.inf
     return normal, level, size
 
@@ -38,15 +42,36 @@ def effective_size(logw: np.ndarray) -> np.ndarray:
     return 1.0 / np.exp(2.0 * logw).sum(-1)
 
 
-def tempered_size(loglik: np.ndarray, logw: np.ndarray, power: np.ndarray) -> np.ndarray:
-    """(B,) effective sample size of the weights w * g^power; 0 where every weight vanishes."""
-    with np.errstate(invalid="ignore"):
-        raised = logw + power[:, None] * loglik
-    raised[np.isnan(raised)] = -np.inf  # 0 * -inf: an impossible particle stays impossible at any power
-    top = raised.max(-1, keepdims=True)
-    w = np.exp(raised - np.where(np.isfinite(top), top, 0.0))
-    square = (w * w).sum(-1)
-    return np.divide(w.sum(-1) ** 2, square, out=np.zeros_like(square), where=square > 0)
+@dataclass(frozen=True)
+class Tempering:
+    """The weights w * g^power of B sets: loglik (B, n) from 0 down, logw (B, n) or None where all weigh alike."""
+
+    loglik: np.ndarray
+    logw: np.ndarray | None
+
+    @staticmethod
+    def of(loglik: np.ndarray, logw: np.ndarray) -> Tempering:
+        """Of log likelihoods and log weights, both (B, n)."""
+        if np.isinf(loglik.sum()):  # 0 * -inf: an impossible particle stays impossible at any power
+            logw, loglik = np.where(np.isinf(loglik), -np.inf, logw), np.maximum(loglik, -1e300)
+        loglik = loglik - loglik.max(-1, keepdims=True)
+        return Tempering(loglik, logw if logw.min() < logw.max() else None)
+
+    def take(self, rows: np.ndarray) -> Tempering:
+        """Some of the sets."""
+        return Tempering(self.loglik[rows], None if self.logw is None else self.logw[rows])
+
+    def sizes(self, power: np.ndarray) -> np.ndarray:
+        """(B, k) effective sample sizes at powers (B, k); 0 where every weight vanishes."""
+        w = power[..., None] * self.loglik[:, None]
+        if self.logw is not None:
+            w += self.logw[:, None]
+            w -= np.maximum(w.max(-1, keepdims=True), -1e300)
+        np.exp(w, out=w)
+        total = w.sum(-1)
+        w *= w
+        square = w.sum(-1)
+        return total * total / np.maximum(square, 1e-300)
 
 
 def systematic(w: np.ndarray, start: np.ndarray, count: int) -> np.ndarray:
@@ -54,25 +79,35 @@ def systematic(w: np.ndarray, start: np.ndarray, count: int) -> np.ndarray:
 
     Cumulated in float64, with the last point set past the end (a sum of 0.99999999814 would lose a particle).
     """
-    edges = np.cumsum(w, -1, dtype=np.float64)
+    every = np.arange(w.shape[-1])
+    every = every if len(w) == 1 else np.broadcast_to(every, w.shape).ravel()
+    return every.repeat(_copies(w, start, count).ravel()).reshape(len(w), count)
+
+
+def resampled(x: np.ndarray, w: np.ndarray, start: np.ndarray, count: int) -> np.ndarray:
+    """(B, count, d) particles of x (B, n, d), taken as `systematic` would."""
+    d = x.shape[-1]
+    copies = _copies(w, start, count).ravel()
+    rows = x.ravel().repeat(copies) if d == 1 else x.reshape(-1, d).repeat(copies, axis=0)
+    return rows.reshape(len(x), count, d)
+
+
+def _copies(w: np.ndarray, start: np.ndarray, count: int) -> np.ndarray:
+    """(B, n) how often each particle is taken: once for every integer k with edge[i-1] <= k + start < edge[i]."""
+    edges = w.cumsum(-1, dtype=np.float64)
     edges *= count / edges[:, -1:]
-    # particle i is taken once for every integer k with edge[i-1] <= k + start < edge[i]
-    upper = np.ceil(edges - start[:, None]).astype(np.int64)
-    np.clip(upper, 0, count, out=upper)
-    upper[:, -1] = count
-    copies = np.diff(upper, axis=-1, prepend=0)
-    every = np.broadcast_to(np.arange(w.shape[-1]), w.shape)
-    return np.repeat(every.ravel(), copies.ravel()).reshape(len(w), count)
-
-
-def take(x: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    """(B, n, d) particles and (B, k) indices -> (B, k, d)."""
-    return x[np.arange(len(x))[:, None], indices]
+    edges -= start[:, None]
+    np.minimum(np.ceil(edges, out=edges), count, out=edges)
+    edges[:, -1] = count
+    copies = np.empty(edges.shape, dtype=np.int64)
+    copies[:, 0] = edges[:, 0]
+    np.subtract(edges[:, 1:], edges[:, :-1], out=copies[:, 1:], casting="unsafe")
+    return copies
 
 
 def mean_of(x: np.ndarray, w: np.ndarray, angles: Sequence[int] = ()) -> np.ndarray:
     """(B, n, d) particles, (B, n) weights -> (B, d) mean; circular for the columns that are angles."""
-    mean = np.einsum("bn,bnd->bd", w, x)
+    mean = np.matmul(w[:, None], x)[:, 0]
     for j in angles:
         sine, cosine = (w * np.sin(x[..., j])).sum(-1), (w * np.cos(x[..., j])).sum(-1)
         mean[:, j] = np.arctan2(sine, cosine)
@@ -81,7 +116,9 @@ def mean_of(x: np.ndarray, w: np.ndarray, angles: Sequence[int] = ()) -> np.ndar
 
 def deviations(x: np.ndarray, mean: np.ndarray, angles: Sequence[int] = ()) -> np.ndarray:
     """(B, n, d) x - mean, wrapped for the columns that are angles."""
-    centred = x - mean[:, None]
+    centred = np.empty_like(x)
+    for j in range(x.shape[-1]):  # by column: a few numbers a particle make a slow inner loop
+        np.subtract(x[..., j], mean[:, j, None], out=centred[..., j])
     for j in angles:
         centred[..., j] = wrap(centred[..., j])
     return centred
@@ -90,8 +127,8 @@ def deviations(x: np.ndarray, mean: np.ndarray, angles: Sequence[int] = ()) -> n
 def moments(x: np.ndarray, w: np.ndarray, angles: Sequence[int] = ()) -> tuple[np.ndarray, np.ndarray]:
     """(B, d) mean and (B, d, d) covariance, divided by 1 - sum w^2: else a belief would shrink at each step."""
     mean = mean_of(x, w, angles)
-    centred = deviations(x, mean, angles)
-    cov = np.swapaxes(centred * w[..., None], -1, -2) @ centred
+    columns = np.ascontiguousarray(np.swapaxes(deviations(x, mean, angles), -1, -2))
+    cov = (columns * w[:, None]) @ np.swapaxes(columns, -1, -2)
     free = 1.0 - (w * w).sum(-1)
     return mean, cov / np.maximum(free, 1.0 / x.shape[1])[:, None, None]
 
@@ -103,10 +140,16 @@ def quantiles(x: np.ndarray, w: np.ndarray, mean: np.ndarray, angles: Sequence[i
     """
     if angles:
         x = deviations(x, mean, angles) + mean[:, None]
-    rows = np.swapaxes(x, -1, -2)  # (B, d, n)
-    order = np.argsort(rows, -1)
-    edges = np.cumsum(np.take_along_axis(np.broadcast_to(w[:, None], rows.shape), order, -1), -1)
-    goals = np.array(LEVELS) * edges[..., -1:]
-    places = (edges[..., None, :] < goals[..., None]).sum(-1)  # (B, d, 3)
-    chosen = np.take_along_axis(order, np.minimum(places, x.shape[1] - 1), -1)
-    return np.swapaxes(np.take_along_axis(rows, chosen, -1), -1, -2)
+    size, n, d = x.shape
+    rows = np.ascontiguousarray(np.swapaxes(x, -1, -2))  # (B, d, n)
+    if w.min() == w.max():
+        rows.sort(-1)
+        return np.stack([rows[..., math.ceil(level * n) - 1] for level in LEVELS], axis=1)
+    order = rows.argsort(-1)
+    order += n * np.arange(size)[:, None, None]  # places in w
+    edges = w.ravel()[order].cumsum(-1)
+    total = edges[..., -1:]
+    places = np.stack([(edges < level * total).sum(-1) for level in LEVELS], axis=1)  # (B, 3, d)
+    np.minimum(places, n - 1, out=places)
+    track, column = np.arange(size)[:, None, None], np.arange(d)
+    return rows[track, column, order[track, column, places] - n * track]

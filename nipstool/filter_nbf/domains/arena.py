@@ -162,21 +162,23 @@ def _bounce(place: Array, speed: Array) -> tuple[Array, Array]:
 
 
 def _inside(x: Array, y: Array) -> Array:
-    found = x != x  # all false
-    for left, right, bottom, top in WALLS:
-        found = found | ((x > left) & (x < right) & (y > bottom) & (y < top))
-    return found
+    left, right, bottom, top = _sides(x)
+    return ((x > left) & (x < right) & (y > bottom) & (y < top)).any(0)
+
+
+def _sides(x: Array) -> list[Array]:
+    """The four sides of all rectangles, so that (W, ...) is a number for each of them and each of x."""
+    sides = np.array(WALLS).T
+    return [like(side.reshape((-1, *(1,) * x.ndim)), x) for side in sides]
 
 
 def _blocked(px: Array, py: Array, x: Array, y: Array) -> Array:
     """Whether the segment from p to (x, y) meets a rectangle: where it is between both pairs of sides at once."""
     xp = namespace(x)
     dx, dy = 1.0 / (x - px + 1e-12), 1.0 / (y - py + 1e-12)
-    found = x != x
-    for left, right, bottom, top in WALLS:
-        a, b = (left - px) * dx, (right - px) * dx
-        c, e = (bottom - py) * dy, (top - py) * dy
-        enter = xp.maximum(xp.minimum(a, b), xp.minimum(c, e))
-        leave = xp.minimum(xp.maximum(a, b), xp.maximum(c, e))
-        found = found | ((enter < leave) & (leave > 0.0) & (enter < 1.0))
-    return found
+    left, right, bottom, top = _sides(x)
+    a, b = (left - px) * dx, (right - px) * dx
+    c, e = (bottom - py) * dy, (top - py) * dy
+    enter = xp.maximum(xp.minimum(a, b), xp.minimum(c, e))
+    leave = xp.minimum(xp.maximum(a, b), xp.maximum(c, e))
+    return ((enter < leave) & (leave > 0.0) & (enter < 1.0)).any(0)

@@ -70,7 +70,7 @@ class LinearGaussian:
         """(..., n, d) draws of x' given x."""
         noise = rng.standard_normal(tuple(x.shape))
         first = float(dt) if np.ndim(dt) == 0 else float(dt[0, 0])
-        if np.ndim(dt) == 0 or bool((dt == first).all()):
+        if len(x) == 1 or np.ndim(dt) == 0 or bool((dt == first).all()):
             return self._move(x, noise, first)
         rows = [self._move(x[b], noise[b], float(dt[b, 0])) for b in range(len(x))]
         return namespace(x).stack(rows)
@@ -78,7 +78,9 @@ class LinearGaussian:
     def _move(self, x: Array, noise: Array, dt: float) -> Array:
         A, Q = self.step_moments(dt)
         if self.dim == 1:
-            return float(A[0, 0]) * x + float(Q[0, 0]) ** 0.5 * noise
+            noise *= float(Q[0, 0]) ** 0.5
+            noise += x if self._is_walk else float(A[0, 0]) * x
+            return noise
         return x @ like(A.T, x) + noise @ like(_root(Q).T, x)
 
     def log_likelihood(self, y: Array, x: Array, u: Array) -> Array:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -47,9 +48,10 @@ class ConstantVelocity:
 
     def describe(self, mean: np.ndarray, origin: np.ndarray) -> dict[str, float]:
         """The mean as latitude and longitude."""
-        lat = origin[0] + np.degrees(mean[1] / EARTH_M)
-        lon = origin[1] + np.degrees(mean[0] / (EARTH_M * np.cos(np.radians(origin[0]))))
-        return {"lat": float(lat), "lon": float((lon + 180.0) % 360.0 - 180.0)}
+        east, north = mean[:2].tolist()
+        lat, lon = origin.tolist()
+        lon += math.degrees(east / (EARTH_M * math.cos(math.radians(lat))))
+        return {"lat": lat + math.degrees(north / EARTH_M), "lon": (lon + 180.0) % 360.0 - 180.0}
 
     def init_sample(self, n: Any, rng: Any) -> Array:
         """(..., n, 4) around the first fix."""
@@ -58,17 +60,20 @@ class ConstantVelocity:
 
     def transition_sample(self, x: Array, u: Array, dt: Any, rng: Any) -> Array:
         """(..., n, 4) draws of x' given x: white noise as acceleration, exactly integrated over dt."""
-        xp = namespace(x)
-        dt = like(dt, x)[..., None]
-        noise = rng.standard_normal(tuple(x.shape))
-        kick = (self.acceleration * dt) ** 0.5 * noise[..., :2]
-        slip = (self.acceleration * dt**3 / 12.0) ** 0.5 * noise[..., 2:]
-        place = x[..., :2] + dt * (x[..., 2:] + 0.5 * kick) + slip
-        return xp.concatenate([place, x[..., 2:] + kick], axis=-1)
+        dt = like(dt, x)
+        moved = rng.standard_normal(tuple(x.shape))
+        for place, speed in ((0, 2), (1, 3)):
+            kick = (self.acceleration * dt) ** 0.5 * moved[..., speed]
+            slip = (self.acceleration * dt**3 / 12.0) ** 0.5 * moved[..., place]
+            moved[..., place] = x[..., place] + (dt * (x[..., speed] + 0.5 * kick) + slip)
+            moved[..., speed] = x[..., speed] + kick
+        return moved
 
     def log_likelihood(self, y: Array, x: Array, u: Array) -> Array:
         """(..., n, 2): y is localised, metres east and north."""
-        return normal_logpdf(like(y, x) - x[..., :2], self.position_sd)
+        y = like(y, x)
+        parts = [normal_logpdf(y[..., j] - x[..., j], self.position_sd) for j in (0, 1)]
+        return namespace(x).stack(parts, axis=-1)
 
     def simulate_obs(self, x: Array, u: Array, rng: Any) -> Array:
         """(..., n, 2) latitude and longitude of tracks that begin at 50.8 N, 1.2 W."""
