@@ -135,6 +135,73 @@ def load_model(folder: StrPath, *, dtype: torch.dtype, device: torch.device | st
     return model.to(device).eval()
 
 
+def load_body(folder: StrPath, *, dtype: str = "auto", device: torch.device | str = "cpu") -> Any:
+    """A model without its head, decoder or encoder, in evaluation mode; "auto" keeps the dtype of the files.
+
+    Raises InputMissingError or DataError where the folder holds no complete stack of blocks in safetensors files.
+    """
+    from transformers import AutoModel
+
+    read_config_json(folder)
+    try:
+        with quiet():
+            loaded: Any = AutoModel.from_pretrained(
+                str(folder),
+                local_files_only=True,
+                trust_remote_code=False,
+                use_safetensors=True,
+                dtype=dtype,
+                output_loading_info=True,
+            )
+    except Exception as error:  # as above
+        raise DataError(f"{folder}: transformers cannot load it: {_brief(error)}") from error
+    model, report = loaded
+    stack = decoder_blocks(model)[0].name.rpartition(".")[0]  # a pooler may be missing, a block may not
+    odd = [key for key in (*report["missing_keys"], *report["mismatched_keys"]) if f"{stack}." in str(key)]
+    if odd:
+        raise DataError(f"{folder}: no weights for {odd[0]}; expected a complete checkpoint")
+    return model.to(device).eval()
+
+
+def fresh_body(model: Any, seed: int) -> Any:
+    """The same class and configuration, dtype and device, with weights as before any training."""
+    import torch
+
+    parameter = next(model.parameters())
+    with quiet(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        fresh = type(model)._from_config(model.config, dtype=parameter.dtype)
+    return fresh.to(parameter.device).eval()
+
+
+def down_projections(model: nn.Module) -> list[tuple[int, str, int]]:
+    """(block, full name, inputs) of the linear module that ends each block's MLP; its inputs are the neurons.
+
+    It is the last linear module outside attention that writes the hidden size, after one that reads it. Blocks
+    without such a module (mixtures of experts) are left out. Raises DataError where there is no stack of blocks.
+    """
+    hidden = getattr(model.config, "hidden_size", None)
+    found = []
+    for block in decoder_blocks(model):
+        linear = list(_outside_attention(model.get_submodule(block.name), block.name))
+        reads = [at for at, (_, sizes) in enumerate(linear) if sizes[0] == hidden]
+        writes = [at for at, (_, sizes) in enumerate(linear) if sizes[1] == hidden]
+        if reads and writes and writes[-1] > reads[0]:
+            name, sizes = linear[writes[-1]]
+            found.append((block.index, name, sizes[0]))
+    return found
+
+
+def _outside_attention(module: nn.Module, name: str) -> Iterator[tuple[str, tuple[int, int]]]:
+    """Linear modules with their (inputs, outputs), in the order of definition."""
+    for child, part in module.named_children():
+        sizes = _in_out(part)
+        if sizes is not None:
+            yield f"{name}.{child}", sizes
+        elif "attention" not in type(part).__name__.lower():
+            yield from _outside_attention(part, f"{name}.{child}")
+
+
 def load_tokenizer(folder: StrPath) -> Any:
     """The tokenizer that lies in the folder; DataError where there is none."""
     from transformers import AutoTokenizer
