@@ -1,0 +1,129 @@
+"""Pictures of a count: the counts beside their controls, and the count on parts of the samples."""
+
+from __future__ import annotations
+
+import warnings
+from math import exp
+from typing import TYPE_CHECKING, BinaryIO
+
+from nipstool.kit.plots import CATEGORIES
+from nipstool.rosetta_count.results import control_means
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from nipstool.rosetta_count.count import Count, PairCount
+    from nipstool.rosetta_count.series import Fit
+
+GREY = "#888888"
+
+
+def figure(width: float, height: float) -> Figure:
+    """An empty figure that needs no display."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    made = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(made)
+    return made
+
+
+def save(made: Figure, file: BinaryIO, form: str = "png") -> None:
+    """Write a figure without a date, so that the same run gives the same bytes."""
+    undated = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a name may have characters that the font has not
+        made.savefig(file, format=form, dpi=150, metadata=undated.get(form, {}))
+
+
+def plain(axes: Axes, title: str, x: str, y: str) -> None:
+    """The look that all axes have."""
+    axes.set_title(title, loc="left", fontsize=10)
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def draw_count(file: BinaryIO, count: Count) -> None:
+    """One row a pair of models: counts, the distribution of r, and counts on parts of the samples."""
+    rows = len(count.pairs)
+    made = figure(12.5, 3.6 * rows)
+    for at, one in enumerate(count.pairs):
+        axes = [made.add_subplot(rows, 3, 3 * at + column) for column in (1, 2, 3)]
+        _counts(axes[0], count, one)
+        _distribution(axes[1], one)
+        _prefixes(axes[2], one)
+    save(made, file)
+
+
+def _counts(axes: Axes, count: Count, one: PairCount) -> None:
+    tallies = [("observed", one.raw, one.thresholded), *((n, t.raw, t.thresholded) for n, t in control_means(one))]
+    for at, (label, values) in enumerate(
+        (("raw", [t[1] for t in tallies]), ("r >= 0.5", [t[2] for t in tallies]))
+    ):
+        places = [x + 0.4 * at - 0.2 for x in range(len(tallies))]
+        bars = axes.bar(places, values, 0.4, label=label, color=CATEGORIES[at])
+        axes.bar_label(bars, fmt="%.4g", fontsize=7)
+    axes.set_xticks(range(len(tallies)), labels=[t[0] for t in tallies])
+    axes.axhline(one.chance, color=GREY, linestyle=":", label="chance, raw")
+    axes.legend(fontsize=8, frameon=False)
+    plain(axes, f"{_short(count.subjects[0].name)} and {_short(one.model)}", "", "mutual pairs")
+
+
+def _distribution(axes: Axes, one: PairCount) -> None:
+    import numpy as np
+
+    values = one.pairs.r.cpu().numpy()
+    axes.hist(values, bins=np.linspace(0, 1, 41).tolist(), color=CATEGORIES[0], label="observed pairs")
+    highest = max((t.highest for t in one.permuted if t.highest is not None), default=None)
+    if highest is not None:
+        axes.axvline(highest, color=CATEGORIES[5], label=f"highest permuted r {highest:.3f}")
+    axes.axvline(0.5, color=GREY, linestyle=":")
+    axes.legend(fontsize=8, frameon=False)
+    plain(axes, "how alike the pairs are", "r", "pairs")
+
+
+def _prefixes(axes: Axes, one: PairCount) -> None:
+    samples = [p[0] for p in one.prefixes]
+    axes.plot(samples, [p[1] for p in one.prefixes], "o-", color=CATEGORIES[0], label="raw")
+    axes.plot(samples, [p[2] for p in one.prefixes], "s-", color=CATEGORIES[1], label="r >= 0.5")
+    axes.set_ylim(bottom=0)
+    axes.legend(fontsize=8, frameon=False)
+    plain(axes, "the count on parts of the samples", "samples", "mutual pairs")
+
+
+def draw_law(file: BinaryIO, fit: Fit, form: str = "png") -> None:
+    """Counts over sizes with the fitted laws, the controls beside the observed; on the right the exponents."""
+    made = figure(11.0, 4.4)
+    left, right = made.subplots(1, 2, width_ratios=(1.7, 1.0))
+    for at, law in enumerate(fit.laws):
+        colour = CATEGORIES[at % len(CATEGORIES)]
+        style = "--" if law.name.endswith("(raw)") else "-"
+        for x, counts in zip(law.x, law.counts, strict=True):
+            left.plot([x] * len(counts), counts, ".", color=colour, alpha=0.5, markersize=5)
+        fitted = [exp(law.line.log_a) * x**law.line.alpha for x in law.x]
+        left.plot(law.x, fitted, style, color=colour, linewidth=2.2 if at == 0 else 1.2, label=law.name)
+    left.set_xscale("log", base=2)
+    left.set_yscale("log")
+    left.legend(fontsize=8, frameon=False)
+    plain(left, f"shared neurons over {fit.x}: power laws, controls beside", fit.x, f"count ({fit.count})")
+    _exponents(right, fit)
+    save(made, file, form)
+
+
+def _exponents(axes: Axes, fit: Fit) -> None:
+    for at, law in enumerate(fit.laws):
+        line = law.line
+        colour = CATEGORIES[at % len(CATEGORIES)]
+        axes.plot([line.low, line.high], [-at, -at], color=colour, linewidth=2)
+        axes.plot([line.alpha], [-at], "o", color=colour)
+        axes.annotate(f"{line.alpha:.2f}", (line.alpha, -at), (0, 5), textcoords="offset points", fontsize=8)
+    axes.axvline(1.0, color=GREY, linestyle=":")
+    axes.set_yticks([-at for at in range(len(fit.laws))], labels=[law.name for law in fit.laws], fontsize=8)
+    axes.set_ylim(-len(fit.laws) + 0.4, 0.7)
+    plain(axes, "alpha and its 95 % interval", "exponent", "")
+
+
+def _short(name: str) -> str:
+    return name.rstrip("/").rpartition("/")[2][:28]
