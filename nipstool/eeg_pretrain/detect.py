@@ -1,0 +1,164 @@
+"""From token probabilities to seizure events: seconds, a trailing mean, a threshold, and where it is chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from nipstool.eeg_pretrain import scoring
+from nipstool.eeg_pretrain.config import Config
+from nipstool.eeg_pretrain.recording import Recording
+from nipstool.eeg_pretrain.scoring import Counts
+from nipstool.eeg_pretrain.stream import Reading
+
+MEAN_S = 10  # of the trailing mean
+LEAST_S = 10  # a shorter event is none
+RELEASE = 0.8  # an event ends where the mean falls below so much of the threshold
+MOST_FALSE_ALARMS = 24.0  # a day
+GRID = 200  # thresholds tried
+DETECTORS = ("model", "line length", "power")
+
+
+@dataclass(frozen=True)
+class Track:
+    """A recording second by second; NaN where there was no signal.
+
+    Attributes:
+        model, line_length, power: (N,) scores, higher is more of a seizure.
+        onset: (N,) probability.
+        risk: (N, intervals).
+    """
+
+    model: np.ndarray
+    line_length: np.ndarray
+    power: np.ndarray
+    onset: np.ndarray
+    risk: np.ndarray
+
+    def scores(self, detector: str) -> np.ndarray:
+        """Those of one of DETECTORS."""
+        return getattr(self, detector.replace(" ", "_"))
+
+
+@dataclass(frozen=True)
+class Event:
+    """One detection, in seconds of the recording."""
+
+    onset_s: float
+    offset_s: float
+    confidence: float
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A detector's threshold, and what it gave where it was chosen; counts are None where it was not chosen."""
+
+    value: float
+    counts: Counts | None = None
+
+
+def track_of(found: Iterable[Reading], duration_s: float, config: Config) -> Track:
+    """Readings as seconds: the mean of the tokens that end in each, a detection's maximum over time kept apart."""
+    n = max(1, int(np.ceil(duration_s - 1e-6)))
+    J = len(config.horizons_s)
+    sums, count = np.zeros((n, 4 + J)), np.zeros(n)
+    for reading in found:
+        ends = reading.start_s + config.token_s * np.arange(1, len(reading.seen) + 1)
+        second = np.clip(np.ceil(ends - 1e-6).astype(int) - 1, 0, n - 1)
+        columns = (reading.detection, reading.line_length, reading.power, reading.onset)
+        values = np.concatenate([np.stack(columns, 1), reading.risk], 1)[reading.seen]
+        np.add.at(sums, second[reading.seen], values)
+        np.add.at(count, second[reading.seen], 1)
+    with np.errstate(invalid="ignore"):
+        means = np.where(count[:, None] > 0, sums / np.maximum(count, 1)[:, None], np.nan)
+    return Track(means[:, 0], means[:, 1], means[:, 2], means[:, 3], means[:, 4:])
+
+
+def trailing_mean(scores: np.ndarray, seconds: int = MEAN_S) -> np.ndarray:
+    """The mean of the last seconds that there are; 0 where none of them is."""
+    filled, there = np.nan_to_num(scores), np.isfinite(scores)
+    total = np.cumsum(np.concatenate([[0.0], filled]))
+    count = np.cumsum(np.concatenate([[0], there]))
+    last = np.arange(1, len(scores) + 1)
+    first = np.maximum(last - seconds, 0)
+    return (total[last] - total[first]) / np.maximum(count[last] - count[first], 1)
+
+
+def events_of(scores: np.ndarray, threshold: float) -> list[Event]:
+    """Events of a trailing mean that reaches the threshold, until it falls below four fifths of it."""
+    found, start = [], None
+    lag = MEAN_S / 2  # of a trailing mean
+    for second in [*np.flatnonzero(np.diff(_latched(scores, threshold).astype(int), prepend=0, append=0))]:
+        if start is None:
+            start = int(second)
+        else:
+            if second - start >= LEAST_S:
+                onset, offset = max(0.0, start + 1 - lag), max(second - lag, start + 1.0)
+                found.append(Event(float(onset), float(offset), float(scores[start:second].max())))
+            start = None
+    return found
+
+
+def _latched(scores: np.ndarray, threshold: float) -> np.ndarray:
+    """(N,) whether an event is on: from where the threshold is reached until where the score is released."""
+    state = np.where(scores >= threshold, 1, np.where(scores < RELEASE * threshold, 0, -1))
+    known = np.where(state >= 0, np.arange(len(state)), -1)
+    last = np.maximum.accumulate(known)
+    return np.where(last >= 0, state[np.maximum(last, 0)], 0) == 1
+
+
+def counts_at(tracks: Sequence[np.ndarray], recordings: Sequence[Recording], threshold: float) -> Counts:
+    """Event counts over recordings, from trailing means."""
+    return scoring.total(
+        scoring.events(
+            scoring.intervals(recording.seizures),
+            [(e.onset_s, e.offset_s) for e in events_of(scores, threshold)],
+            recording.duration_s,
+        )
+        for scores, recording in zip(tracks, recordings, strict=True)
+    )
+
+
+def choose_threshold(tracks: Sequence[np.ndarray], recordings: Sequence[Recording]) -> Threshold | None:
+    """The threshold with the best event F1 at no more than 24 false alarms a day; None without seizures.
+
+    Where several are equally good, the one in the middle of the longest row of them.
+    """
+    if not any(recording.seizures for recording in recordings):
+        return None
+    every = np.concatenate(tracks)
+    grid = np.unique(
+        np.quantile(every[every > 0] if (every > 0).any() else every, 1.0 - np.geomspace(1e-4, 0.9, GRID))
+    )
+    found = [(float(value), counts_at(tracks, recordings, float(value))) for value in grid]
+    allowed = [(v, c) for v, c in found if c.fp_per_day <= MOST_FALSE_ALARMS]
+    rank: Callable[[Counts], float] = lambda c: c.f1 if c.f1 == c.f1 else -1.0  # noqa: E731
+    if not allowed:
+        value, counts = min(found, key=lambda pair: pair[1].fp_per_day)
+        return Threshold(value, counts)
+    best = max(rank(c) for _, c in allowed)
+    return _middle([(v, c, rank(c) >= best - 1e-12) for v, c in allowed])
+
+
+def _middle(found: Sequence[tuple[float, Counts, bool]]) -> Threshold:
+    rows: list[list[tuple[float, Counts]]] = [[]]
+    for value, counts, good in found:
+        if good:
+            rows[-1].append((value, counts))
+        elif rows[-1]:
+            rows.append([])
+    longest = max(rows, key=lambda row: np.log(row[-1][0] / max(row[0][0], 1e-9)) if row else -1.0)
+    low, high = longest[0][0], longest[-1][0]
+    target = np.sqrt(max(low, 1e-9) * high)
+    value, counts = min(longest, key=lambda pair: abs(pair[0] - target))
+    return Threshold(value, counts)
+
+
+def thresholds_of(tracks: Sequence[Track], recordings: Sequence[Recording]) -> Mapping[str, Threshold | None]:
+    """One for each of DETECTORS, from the same recordings."""
+    return {
+        name: choose_threshold([trailing_mean(track.scores(name)) for track in tracks], recordings)
+        for name in DETECTORS
+    }

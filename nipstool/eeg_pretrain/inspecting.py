@@ -1,0 +1,67 @@
+"""What would be read from a file, in one line: montage, units, gaps, labels, and what is odd."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from nipstool.eeg_pretrain.opening import has_place
+from nipstool.eeg_pretrain.recording import Problem, Recording, as_plain
+
+COLUMNS = ("file", "read", "EEG", "placed", "Hz", "montage", "beside", "length", "segments", "seizures", "remarks")
+SHOWN = 160  # characters of remarks in the table; the JSON document has them all
+
+
+def row(recording: Recording) -> tuple[str, ...]:
+    """One recording as a line of COLUMNS."""
+    eeg = [recording.channels[number] for number in recording.of_kind("eeg")]
+    bipolar = sum(channel.bipolar for channel in eeg)
+    kinds = Counter(channel.kind for channel in recording.channels if channel.kind != "eeg")
+    remarks = "; ".join((*recording.warnings, *recording.notices))
+    return (
+        recording.path.name,
+        recording.format,
+        str(len(eeg)),
+        str(sum(has_place(channel) for channel in eeg)),
+        "/".join(f"{fs:g}" for fs in sorted({channel.fs for channel in eeg})),
+        "bipolar" if bipolar == len(eeg) else "unipolar" if not bipolar else f"{bipolar} bipolar",
+        " ".join(f"{count} {kind}" for kind, count in sorted(kinds.items())) or "-",
+        clock(recording.duration_s),
+        str(len(recording.segments)),
+        seizures(recording),
+        remarks if len(remarks) <= SHOWN else remarks[: SHOWN - 3] + "...",
+    )
+
+
+def problem_row(problem: Problem) -> tuple[str, ...]:
+    """A file that is left out, as a line of COLUMNS."""
+    return (problem.path.name, "no", *["-"] * (len(COLUMNS) - 3), problem.reason)
+
+
+def seizures(recording: Recording) -> str:
+    """How many are labelled and where; '-' where nobody looked."""
+    if not recording.labelled:
+        return "-"
+    return f"{len(recording.seizures)} ({recording.labels_from})"
+
+
+def clock(seconds: float) -> str:
+    """Hours, minutes and seconds.
+
+    >>> clock(3723.5)
+    '1:02:03.5'
+    """
+    minutes, rest = divmod(round(seconds, 1), 60)
+    hours, minutes = divmod(int(minutes), 60)
+    return f"{hours}:{minutes:02d}:{rest:04.1f}".removesuffix(".0")
+
+
+def document(recording: Recording) -> dict[str, Any]:
+    """Everything `inspect` knows, for JSON. A person's name is not part of a recording."""
+    placed = sum(has_place(recording.channels[number]) for number in recording.of_kind("eeg"))
+    return {"read": True, **as_plain(recording), "eeg": len(recording.of_kind("eeg")), "placed": placed}
+
+
+def problem_document(problem: Problem) -> dict[str, Any]:
+    """A file that is left out, for JSON."""
+    return {"read": False, "path": problem.path, "reason": problem.reason}

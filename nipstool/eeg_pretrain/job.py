@@ -1,0 +1,231 @@
+"""From recordings to a RUN: train, choose thresholds on validation recordings, leave everything in one folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from nipstool import __version__
+from nipstool.eeg_pretrain import pictures, ranks
+from nipstool.eeg_pretrain.config import Config, Recipe, as_plain
+from nipstool.eeg_pretrain.corpus import Corpus
+from nipstool.eeg_pretrain.detect import DETECTORS, Threshold, Track, thresholds_of, track_of
+from nipstool.eeg_pretrain.recording import Recording, Seizure
+from nipstool.eeg_pretrain.run_folder import RunFolder, save_run
+from nipstool.eeg_pretrain.stream import readings
+from nipstool.eeg_pretrain.text_model import text_reader
+from nipstool.eeg_pretrain.train import LOG, Trained, Trainer, prior_shift, train
+from nipstool.kit.files import StrPath, sha256
+from nipstool.kit.parts import part_of
+from nipstool.kit.progress import Progress, silent
+
+RECORDINGS = "recordings.tsv"
+NOT_CHOSEN = 0.5
+SHOWN = 6  # channels of the example
+HASHED_BYTES = 4 << 30
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What a training is told."""
+
+    config: Config
+    recipe: Recipe
+    seed: int = 0
+    device: torch.device | str = "cpu"
+    half: bool = False
+    text_model: str | None = None
+
+
+@dataclass(frozen=True)
+class Stretch:
+    """What thresholds are chosen on: the held-out part of a recording, its seizures in its own seconds."""
+
+    track: Track
+    seizures: tuple[Seizure, ...]
+    duration_s: float
+    path: Path
+
+
+def run_training(
+    recordings: Sequence[Recording],
+    output: StrPath,
+    settings: Settings,
+    *,
+    force: bool = False,
+    resume: bool = False,
+    progress: Progress = silent,
+    note: Callable[[str], None] = lambda text: None,
+) -> dict[str, Any]:
+    """Train on recordings and leave a RUN at `output`; returns what its run.json says.
+
+    Raises DataError where nothing can be trained on, NipsError where the loss stops being a number, and the errors
+    of an output that cannot be made.
+    """
+    device = torch.device(settings.device)
+    with ranks.process_group(device):
+        first = ranks.rank() == 0
+        folder = RunFolder(output, force=force, resume=resume) if first else nullcontext(_part(output))
+        with folder as part:
+            ranks.together()
+            about = _train_in(part, recordings, output, settings, device, resume, progress, note)
+        ranks.together()
+    return about
+
+
+def _part(output: StrPath) -> Path:
+    return part_of(Path(output).resolve())
+
+
+def _train_in(
+    part: Path,
+    recordings: Sequence[Recording],
+    output: StrPath,
+    settings: Settings,
+    device: torch.device,
+    resume: bool,
+    progress: Progress,
+    note: Callable[[str], None],
+) -> dict[str, Any]:
+    config, recipe = settings.config, settings.recipe
+    reader = None
+    if settings.text_model is not None:
+        reader, width = text_reader(settings.text_model)
+        config = replace(config, text_width=width)
+    corpus = Corpus(recordings, config, recipe, recipe.context or config.context)
+    trainer = Trainer(corpus, config, recipe, settings.seed, device, settings.half)
+    if reader is not None:
+        trainer.read_texts = reader
+    same = {"config": as_plain(config), "recipe": as_plain(recipe), "seed": settings.seed}
+    same["recordings"] = [recording.path.name for recording in recordings]
+    done = train(trainer, part, _as_json(same), resume=resume, told=str(output), progress=progress)
+    if ranks.rank() > 0:
+        return {}
+    return _finish(part, corpus, trainer, done, settings, note)
+
+
+def _as_json(value: dict[str, Any]) -> dict[str, Any]:
+    """As it comes back from JSON: tuples are lists there."""
+    return json.loads(json.dumps(value))
+
+
+def _finish(
+    part: Path,
+    corpus: Corpus,
+    trainer: Trainer,
+    done: Trained,
+    settings: Settings,
+    note: Callable[[str], None],
+) -> dict[str, Any]:
+    shift = prior_shift(corpus, trainer.recipe, trainer.seed) if corpus.has_seizures else 0.0
+    model = done.model.eval()
+    stretches = held_out(model, corpus, shift) if corpus.has_seizures else []
+    chosen = thresholds_of([s.track for s in stretches], stretches) if stretches else dict.fromkeys(DETECTORS)
+    if corpus.has_seizures and chosen["model"] is None:
+        note(f"no held-out recording has a seizure: the threshold stays {NOT_CHOSEN}, chosen on nothing")
+    about = {
+        "nipstool": __version__,
+        "labelled": corpus.has_seizures,
+        "shift": shift,
+        "thresholds": {name: _plain(threshold) for name, threshold in chosen.items()},
+        "split": corpus.split,
+        "held_out": sorted(corpus.held_out),
+        "steps": done.steps,
+        "skipped": done.skipped,
+        "stopped_early": done.stopped_early,
+        "validation": {name: value for name, value in done.validation.items() if np.isfinite(value)},
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "recordings": len(corpus.recordings),
+        "hours": round(sum(r.duration_s for r in corpus.recordings) / 3600.0, 3),
+        "recipe": as_plain(trainer.recipe),
+        "seed": trainer.seed,
+        "text_model": settings.text_model,
+        "text_fields": sorted({field for text in trainer.texts for field in text}),
+    }
+    (part / RECORDINGS).write_text(_table(corpus))
+    pictures.draw_losses(part / LOG, part / "loss.png")
+    pictures.draw_example(example_of(trainer), part / "example.png")
+    save_run(part, model, about)
+    return about
+
+
+def held_out(model: torch.nn.Module, corpus: Corpus, shift: float) -> list[Stretch]:
+    """The model's and the plain detectors' scores on what was held out."""
+    from nipstool.eeg_pretrain.model import Model
+
+    assert isinstance(model, Model)
+    token_s, found = corpus.config.token_s, []
+    numbers = sorted({item.number for item in corpus.validation if corpus.recordings[item.number].labelled})
+    for number in numbers:
+        recording = corpus.recordings[number]
+        track = track_of(readings(model, recording, shift=shift), recording.duration_s, corpus.config)
+        items = [item for item in corpus.validation if item.number == number]
+        cut = min(int(item.segment.start_s + item.first * token_s) for item in items)
+        seizures = tuple(
+            Seizure(max(s.onset_s - cut, 0.0), s.offset_s - cut) for s in recording.seizures if s.offset_s > cut
+        )
+        parts = (getattr(track, name)[cut:] for name in ("model", "line_length", "power", "onset", "risk"))
+        found.append(Stretch(Track(*parts), seizures, recording.duration_s - cut, recording.path))
+    return found
+
+
+def _plain(threshold: Threshold | None) -> Mapping[str, Any]:
+    """NaN has no place in JSON: what is not defined is null."""
+    if threshold is None:
+        return {"value": NOT_CHOSEN, "chosen": False}
+    counts = threshold.counts
+    assert counts is not None
+    numbers = {"f1": counts.f1, "sensitivity": counts.sensitivity, "fp_per_day": counts.fp_per_day}
+    plain = {name: value if value == value else None for name, value in numbers.items()}
+    return {"value": threshold.value, "chosen": True, "events": counts.ref, **plain}
+
+
+def _table(corpus: Corpus) -> str:
+    rows = ["file\tsubject\tsplit\tseconds\teeg\tother\tseizures\tlabelled"]
+    for recording, choice in zip(corpus.recordings, corpus.choices, strict=True):
+        side = "validation" if recording.subject in corpus.held_out else "train"
+        eeg = int((choice.placement.kind == 0).sum())
+        other = len(choice.numbers) - eeg
+        cells = (recording.path.name, recording.subject, side if corpus.split == "subject" else "both")
+        numbers = (f"{recording.duration_s:.2f}", eeg, other, len(recording.seizures), int(recording.labelled))
+        rows.append("\t".join(map(str, (*cells, *numbers))))
+    return "\n".join(rows) + "\n"
+
+
+def fingerprints(recordings: Sequence[Recording]) -> dict[str, str]:
+    """The SHA-256 of each file; of its first MiB where all of them together are large."""
+    files = [recording.path for recording in recordings if recording.path.is_file()]
+    if sum(file.stat().st_size for file in files) <= HASHED_BYTES:
+        return {str(file): sha256(file) for file in files}
+    found = {}
+    for file in files:
+        with open(file, "rb") as opened:
+            found[str(file)] = "first MiB: " + hashlib.sha256(opened.read(1 << 20)).hexdigest()
+    return found
+
+
+@torch.no_grad()
+def example_of(trainer: Trainer) -> pictures.Example:
+    """A held-out window with the most seizure in it, and what the averaged model predicted."""
+    corpus = trainer.corpus
+    groups = corpus.fixed(corpus.validation or corpus.train, 48)
+    windows = [window for group in groups for window in group]
+    best = max(windows, key=lambda w: float(w.item.targets.seizure[w.first : w.last].sum()))
+    outputs, signals, _ = trainer.outputs(trainer.average, [best])
+    rows = [n for n in range(signals.x.shape[1]) if int(signals.kind[0, n]) == 0][:SHOWN]
+    guess = (outputs.next_patch * signals.scale[..., None])[0, rows, :-1].flatten(1)
+    names = [
+        corpus.recordings[best.item.number].channels[n].label for n in corpus.choices[best.item.number].numbers
+    ]
+    shown = [names[n] for n in rows]
+    return pictures.Example(
+        shown, signals.x[0, rows, 1:].flatten(1).cpu().numpy(), guess.cpu().numpy(), corpus.config.fs
+    )

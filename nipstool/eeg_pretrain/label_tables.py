@@ -1,0 +1,128 @@
+"""Labels in tables: events of BIDS and SzCORE, the CSV files of TUSZ, the lists of SeizeIT."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from pathlib import Path
+
+from nipstool.eeg_pretrain.label_words import BACKGROUND, Event, end_before_start, is_seizure, pair_up
+from nipstool.eeg_pretrain.recording import Seizure
+from nipstool.kit.errors import InputMissingError
+
+Found = tuple[list[Seizure], list[str]] | None
+
+ONSETS = ("onset", "onset_s", "start", "start_time", "starttime", "begin", "start_s")
+ENDS = ("offset", "end", "stop", "stop_time", "end_time", "offset_s", "stop_s", "end_s")
+TYPES = ("eventtype", "event_type", "trial_type", "event", "label", "type", "annotation", "description", "value")
+NO_END_S = 30.0  # taken as the length of a seizure whose end SeizeIT gives as None, as its other readers do
+SEIZEIT_TYPES = {
+    "FIA": "sz_foc_ia",
+    "FIAS": "sz_foc_ia",
+    "FA": "sz_foc_a",
+    "F-BTC": "sz_foc_f2b",
+    "FBTC": "sz_foc_f2b",
+}
+
+
+def read_text(path: Path) -> str:
+    """A text file in UTF-8 (with or without a mark) or Latin-1. Raises InputMissingError."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InputMissingError(f"{path}: cannot be read: {error.strerror}") from error
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        return data.decode("latin-1")
+
+
+def number(text: str | None) -> float | None:
+    """A finite number; None for n/a, nan, an empty cell or anything else. A decimal comma is a point."""
+    try:
+        found = float((text or "").strip().replace(",", "."))
+    except ValueError:
+        return None
+    return found if math.isfinite(found) else None
+
+
+def rows_of(path: Path) -> list[tuple[int, dict[str, str]]]:
+    """Line numbers and cells by lower-case column name, of a table with a header; lines with # are comments."""
+    lines = [(n, line) for n, line in enumerate(read_text(path).splitlines(), 1) if line.strip()]
+    lines = [(n, line) for n, line in lines if not line.lstrip().startswith("#")]
+    if not lines:
+        return []
+    separator = "\t" if "\t" in lines[0][1] else ";" if ";" in lines[0][1] else ","
+    cells = list(csv.reader((line for _, line in lines), delimiter=separator))
+    names = [name.strip().lower() for name in cells[0]]
+    return [
+        (line, {name: cell.strip() for name, cell in zip(names, row, strict=False)})
+        for (line, _), row in zip(lines[1:], cells[1:], strict=False)
+    ]
+
+
+def read_events(path: Path, recording: Path, fs: float) -> Found:
+    """Events with a column for the onset, and one for the duration or the end. None where nothing tells seizures.
+
+    Rows without an onset (n/a) are left out, as are those of other things than seizures.
+    """
+    rows = rows_of(path)
+    header = read_text(path).lstrip().splitlines()
+    names = re.split(r"[\t,;]", header[0].lower()) if header else []
+    has_type = any(name.strip() in TYPES for name in names)
+    if not any(name.strip() in ONSETS for name in names):
+        return None
+    events = []
+    speaks = any(name.strip() in ("eventtype", "event_type") for name in names) or not has_type
+    for line, row in rows:
+        text = _cell(row, TYPES) or ("" if has_type else "sz")
+        speaks = speaks or is_seizure(text) or bool(BACKGROUND.search(text.lower()))
+        onset, end = number(_cell(row, ONSETS)), number(_cell(row, ENDS))
+        if onset is None or not is_seizure(text):
+            continue
+        duration = number(row.get("duration") or row.get("duration_s"))
+        if duration is None and end is not None:
+            duration = end - onset
+        events.append(Event(onset, duration, text, line))
+    return pair_up(events, str(path)) if speaks else None
+
+
+def _cell(row: dict[str, str], names: tuple[str, ...]) -> str:
+    return next((row[name] for name in names if row.get(name)), "")
+
+
+def read_tusz(path: Path, recording: Path, fs: float) -> Found:
+    """channel,start_time,stop_time,label,confidence: seiz in .csv_bi; fnsz, gnsz, ... a channel in .csv."""
+    rows = rows_of(path)
+    if rows and not {"start_time", "stop_time", "label"} <= rows[0][1].keys():
+        return None
+    found = []
+    for line, row in rows:
+        start, stop = number(row["start_time"]), number(row["stop_time"])
+        if start is None or stop is None or not re.fullmatch(r"seiz|[a-z]{2}sz|sz", row["label"].lower()):
+            continue
+        if stop < start:
+            raise end_before_start(path, line, start, stop)
+        found.append(Seizure(round(start, 2), round(start, 2) + round(stop - start, 2)))
+    return found, []
+
+
+def read_seizeit(path: Path, recording: Path, fs: float) -> Found:
+    """Lines of start, end (whole seconds), type and localisation, after comments."""
+    found, warnings = [], []
+    for line, text in enumerate(read_text(path).splitlines(), 1):
+        cells = text.split("\t") if "\t" in text else text.split()
+        if text.lstrip().startswith("#") or len(cells) < 2:
+            continue
+        start, end = number(cells[0]), number(cells[1])
+        if start is None or (end is None and cells[1].strip().lower() != "none"):
+            continue
+        if end is None:
+            end = start + NO_END_S
+            warnings.append(f"{path.name}:{line}: a seizure without an end is taken to last {NO_END_S:g} s")
+        if end < start:
+            raise end_before_start(path, line, start, end)
+        kind = SEIZEIT_TYPES.get(cells[2].strip().upper(), "sz") if len(cells) > 2 else "sz"
+        found.append(Seizure(start, end, kind))
+    return found, warnings

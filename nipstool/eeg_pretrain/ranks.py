@@ -1,0 +1,63 @@
+"""Training on several processes (torchrun): sums over ranks, and which rank writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+@contextmanager
+def process_group(device: torch.device) -> Iterator[None]:
+    """The ranks that torchrun started, joined; nothing where it did not start this process."""
+    if not dist.is_torchelastic_launched():
+        yield
+        return
+    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def rank() -> int:
+    """This process's number; 0 where there is one process."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def world() -> int:
+    """How many processes train together."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def sum_over_ranks(values: Tensor) -> Tensor:
+    """The elementwise sum of every rank's `values`."""
+    if dist.is_initialized():
+        values = values.clone()
+        dist.all_reduce(values)
+    return values
+
+
+def sum_gradients(parameters: Sequence[nn.Parameter]) -> None:
+    """Every parameter's gradient becomes its sum over ranks: one message, whatever each rank computed."""
+    if not dist.is_initialized():
+        return
+    for p in parameters:
+        if p.grad is None:
+            p.grad = torch.zeros_like(p)
+    flat = torch.cat([p.grad.flatten() for p in parameters if p.grad is not None])
+    dist.all_reduce(flat)
+    at = 0
+    for p in parameters:
+        assert p.grad is not None
+        p.grad.copy_(flat[at : at + p.numel()].view_as(p))
+        at += p.numel()
+
+
+def together() -> None:
+    """Wait for the other ranks."""
+    if dist.is_initialized():
+        dist.barrier()

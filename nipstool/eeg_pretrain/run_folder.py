@@ -1,0 +1,119 @@
+"""A RUN: the folder that training leaves, from its first checkpoint to the finished model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from nipstool.eeg_pretrain.config import FORMAT, NOTICE, Config, as_plain, config_of
+from nipstool.kit.errors import DataError
+from nipstool.kit.files import AtomicFolder, StrPath, check_input, check_output
+from nipstool.kit.parts import open_locked, part_of, remove_tree, told_as
+
+if TYPE_CHECKING:
+    import torch
+
+    from nipstool.eeg_pretrain.model import Model
+
+MODEL, ABOUT = "model.safetensors", "run.json"
+CHECKPOINT = "checkpoint.safetensors"
+
+
+class RunFolder(AtomicFolder):
+    """As AtomicFolder, but a part that holds a checkpoint outlives whatever ends the run, for --resume."""
+
+    def __init__(self, path: StrPath, *, force: bool = False, resume: bool = False):
+        super().__init__(path, force=force)
+        self._resume = resume
+
+    def __enter__(self) -> Path:
+        if not self._resume:
+            return super().__enter__()
+        check_output(self._path, force=self._force, folder=True)
+        self._target = Path(self._path).resolve()
+        self._part = part_of(self._target)
+        self._lock_file = self._part.with_name(self._part.name + ".lock")
+        with told_as(self._path):
+            self._lock = open_locked(self._lock_file, self._path)
+            try:
+                if not (self._part / CHECKPOINT).is_file():
+                    remove_tree(self._part)
+                self._part.mkdir(exist_ok=True)
+            except BaseException:
+                self._release()
+                raise
+        return self._part
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None and (self._part / CHECKPOINT).is_file():
+            self._release()
+            return
+        super().__exit__(kind, error, trace)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run: its model, and what run.json says (thresholds, validation, settings)."""
+
+    model: Model
+    config: Config
+    about: dict[str, Any]
+    path: Path
+
+    @property
+    def labelled(self) -> bool:
+        """Whether it learned from seizure labels."""
+        return bool(self.about["labelled"])
+
+
+def save_run(folder: Path, model: Model, about: Mapping[str, Any]) -> None:
+    """Leave the model and its description in `folder`, and nothing that only a checkpoint needs."""
+    from nipstool.eeg_pretrain.state_file import save_tensors
+
+    plain = {"format": FORMAT, "notice": NOTICE, "config": as_plain(model.config), **about}
+    save_tensors(folder / MODEL, model.state_dict(), {"format": FORMAT})
+    (folder / ABOUT).write_text(json.dumps(plain, indent=2, sort_keys=True) + "\n")
+    (folder / CHECKPOINT).unlink(missing_ok=True)
+
+
+def load_run(path: StrPath, device: torch.device | str = "cpu") -> Run:
+    """The run in a folder.
+
+    Raises InputMissingError where there is none, DataError where it is unfinished, damaged or of another version.
+    """
+    from nipstool.eeg_pretrain.model import Model
+    from nipstool.eeg_pretrain.state_file import load_tensors
+
+    folder = check_input(path)
+    about = _about(folder)
+    config = config_of(about["config"], str(folder / ABOUT))
+    tensors, _ = load_tensors(check_input(folder / MODEL))
+    model = Model(config)
+    try:
+        model.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise DataError(f"{folder / MODEL}: its tensors are not those of the model in {ABOUT}") from error
+    return Run(model.to(device).eval(), config, about, folder)
+
+
+def _about(folder: Path) -> dict[str, Any]:
+    if not folder.is_dir():
+        raise DataError(f"{folder}: is no folder; expected a run that train has written")
+    path = check_input(folder / ABOUT)
+    try:
+        about = json.loads(path.read_text())
+        found = about["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path}: is no description of a run") from error
+    if found != FORMAT:
+        raise DataError(f"{folder}: is a run of format {found}; this version reads format {FORMAT}")
+    missing = {"config", "labelled", "thresholds"} - set(about)
+    if missing:
+        raise DataError(f"{path}: says nothing about {', '.join(sorted(missing))}")
+    return about

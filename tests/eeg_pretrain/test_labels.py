@@ -1,0 +1,191 @@
+"""Seizure labels in every form: real ones against what epilepsy2bids reads, and made ones with traps."""
+
+import ast
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nipstool.eeg_pretrain.discover import find, open_recording
+from nipstool.eeg_pretrain.labels import Labels, find_labels
+from nipstool.kit.errors import DataError
+from tests.eeg_pretrain.edf_bytes import edf, sine, stamps
+
+Put = Callable[[str, bytes], Path]
+
+
+def told(labels: Labels | None) -> list[tuple[float, float]]:
+    """Onsets and lengths."""
+    assert labels is not None
+    return [(s.onset_s, round(s.offset_s - s.onset_s, 6)) for s in labels.seizures]
+
+
+@pytest.mark.realdata
+def test_real_annotation_files_are_read_as_epilepsy2bids_reads_them(eeg: Path) -> None:
+    folder = eeg / "epilepsy2bids"
+    paths = {path.name: path for path in (folder / "data").rglob("*.edf")}
+    expected = {}
+    for line in (folder / "expected_seizures.txt").read_text().splitlines():
+        name, _, seizures = line.partition(" ")
+        expected[name] = ast.literal_eval(seizures)
+    found = {}
+    for name in expected:
+        labels = find_labels(paths[name], 256.0)
+        assert labels is not None
+        found[name] = [(s.onset_s, round(s.offset_s - s.onset_s, 2), s.kind) for s in labels.seizures]
+    assert len(found) == 33
+    assert found == expected
+
+
+@pytest.mark.realdata
+def test_a_listed_recording_without_seizures_is_labelled_and_has_none(eeg: Path) -> None:
+    labels = find_labels(eeg / "epilepsy2bids" / "data" / "chbmit" / "chb05" / "chb05_01.edf", 256.0)
+    assert labels is not None
+    assert labels.seizures == ()
+
+
+CHB = """File Name: chb12_27.edf
+File Start Time: 23:30:00
+File End Time: 24:30:00
+Number of Seizures in File: 2
+Seizure 1 Start Time: 916 seconds
+Seizure 1 End Time: 951 seconds
+Seizure 2 Start Time:              1097 seconds
+Seizure 2 End Time: {end} seconds
+
+File Name: chb12_28.edf
+Number of Seizures in File: 0
+"""
+
+
+def test_a_chb_summary_lists_each_file_on_its_own(put: Put) -> None:
+    put("chb12-summary.txt", CHB.format(end=1124).encode())
+    assert told(find_labels(put("chb12_27.edf", b""), 256.0)) == [(916, 35), (1097, 27)]
+    assert told(find_labels(put("chb12_28.edf", b""), 256.0)) == []
+    assert find_labels(put("chb12_29.edf", b""), 256.0) is None
+
+
+def test_an_end_before_its_start_is_an_error_with_its_line(put: Put) -> None:
+    put("chb12-summary.txt", CHB.format(end=1096).encode())
+    path = put("chb12_27.edf", edf([sine("Fp1-F7")]))
+    with pytest.raises(
+        DataError, match=r"chb12-summary\.txt:8: a seizure ends at 1096 s, before its start at 1097 s"
+    ):
+        find_labels(path, 256.0)
+    problems = find([path]).problems
+    assert len(problems) == 1
+    assert ":8: " in problems[0].reason
+
+
+SIENA = """PN06
+Seizure n 1
+File name: PNO6-1.edf
+Registration start time: 04.21.22
+Registration end time: 07.26.33
+Seizure start time: 05.54.25
+Seizure end time: 05.55.29
+
+Seizure n 2
+File name: PN06-2.edf
+Registration start time:2 3.50.10
+Seizure start time: 00:10:10
+Seizure end time:00:11:10
+
+Seizure n 3
+Seizure start time: 01.10.10
+Seizure end time: 02.10.40
+"""
+
+
+def test_siena_lists_are_read_through_their_typing_errors(put: Put) -> None:
+    put("Seizures-list-PN06.txt", SIENA.encode())
+    assert told(find_labels(put("PN06-1.edf", b""), 512.0)) == [(5583, 64)]
+    assert told(find_labels(put("PN06-2.edf", b""), 512.0)) == [(1200, 60), (4800, 30)]
+    assert find_labels(put("PN06-3.edf", b""), 512.0) is None
+
+
+@pytest.mark.parametrize("listed", ["PN11-.edf", "PN11.edf", "PN11-1.edf", "pn11-1.EDF"])
+def test_a_siena_file_that_is_named_in_part_is_the_first(put: Put, listed: str) -> None:
+    text = SIENA.replace("PNO6-1.edf", listed).replace("PN06-2", "PN11-2")
+    put("Seizures-list-PN11.txt", text.encode())
+    assert told(find_labels(put("PN11-1.edf", b""), 512.0)) == [(5583, 64)]
+
+
+BIDS = "onset\tduration\teventType\tconfidence\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (BIDS + "0.0\t3600\tbckg\tn/a\n", []),
+        (BIDS + "10.5\t20\tsz_foc_ia\t1\n100\t5\timpd\t1\n", [(10.5, 20)]),
+        (BIDS + "n/a\t20\tsz\t1\nnan\t3\tsz\t1\n30\t2\tsz\t1\n", [(30, 2)]),
+        ("\ufeff" + BIDS.replace("\n", "\r\n") + "30\t2\tsz\t1\r\n\r\n", [(30, 2)]),
+        ("onset\tduration\ttrial_type\n5\t0\tseizure_start\n25\t0\tseizure_end\n", [(5, 20)]),
+        ("onset\tduration\ttrial_type\n5\tn/a\tseizure\n25\tn/a\tseizure\n", [(5, 20)]),
+        (
+            "onset\tduration\ttrial_type\tchannel\n5\t10\tsz\tFp1\n8\t10\tsz\tFp2\n40\t1\tsz\tCz\n",
+            [(5, 13), (40, 1)],
+        ),
+        ("start,end,label\n5,15,seiz\n20,30,bckg\n", [(5, 10)]),
+        ("onset\tduration\n5\t15\n", [(5, 15)]),
+        ("onset\tduration\teventType\n-3\t5\tsz\n", [(-3, 5)]),
+        ("onset\tduration\ttrial_type\n3\t5\tpost-ictal\n9\t5\tno seizure\n", []),
+    ],
+)
+def test_tables_of_events_are_read_in_all_their_forms(
+    put: Put, text: str, expected: list[tuple[float, float]]
+) -> None:
+    put("sub-01_task-x_events.tsv", text.encode())
+    assert told(find_labels(put("sub-01_task-x_eeg.edf", b""), 256.0)) == expected
+
+
+def test_events_of_an_experiment_are_no_labels(put: Put) -> None:
+    put("a_events.tsv", b"onset\tduration\ttrial_type\n5\t1\ttarget\n")
+    assert find_labels(put("a_eeg.edf", b""), 256.0) is None
+
+
+def test_a_table_names_the_line_of_a_seizure_that_runs_backwards(put: Put) -> None:
+    put("a_events.tsv", (BIDS + "1\t2\tsz\t1\n9\t-4\tsz\t1\n").encode())
+    with pytest.raises(DataError, match=r"a_events\.tsv:3: a seizure ends at 5 s, before its start at 9 s"):
+        find_labels(put("a_eeg.edf", b""), 256.0)
+
+
+def test_tusz_channels_are_merged_and_background_is_none(put: Put) -> None:
+    rows = "# version = csv_v1.0.0\n#\nchannel,start_time,stop_time,label,confidence\n"
+    rows += "FP1-F7,10.0,20.0,fnsz,1.0\nF7-T3,12.5,31.25,fnsz,1.0\nF7-T3,40,50,bckg,1.0\nO1-P3,60,61,elec,1\n"
+    put("aaaaaaaa_s001_t000.csv", rows.encode())
+    assert told(find_labels(put("aaaaaaaa_s001_t000.edf", b""), 256.0)) == [(10, 21.25)]
+
+
+@pytest.mark.parametrize("rate", [None, 128])
+def test_seizures_files_are_read_as_wfdb_writes_them(
+    put: Put, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rate: int | None
+) -> None:
+    wfdb = pytest.importorskip("wfdb")
+    monkeypatch.chdir(tmp_path)
+    samples = np.array([1000, 3560, 400_000, 460_000, 90_000_000, 90_000_256])
+    wfdb.wrann("chb01_03", "seizures", samples, symbol=["[", "]"] * 3, fs=rate)
+    (tmp_path / "chb01_03.seizures").rename(tmp_path / "chb01_03.edf.seizures")
+    labels = find_labels(put("chb01_03.edf", b""), 256.0)
+    fs = rate or 256
+    expected = [(a / fs, (b - a) / fs) for a, b in samples.reshape(3, 2)]
+    assert told(labels) == [(a, round(b, 6)) for a, b in expected]
+
+
+def test_annotations_within_the_file_count_where_nothing_lies_beside_it(put: Put) -> None:
+    events = {2: b"+2.5\x143 Seizure onset\x14\0", 5: b"+5.5\x14seizure END\x14\0+5.75\x14eyes open\x14\0"}
+    path = put("a.edf", edf([sine("Cz"), stamps(range(10), events)], reserved="EDF+C"))
+    recording = open_recording(path)
+    assert [(s.onset_s, s.offset_s) for s in recording.seizures] == [(2.5, 5.5)]
+    put("a.seizures.tsv", b"onset\tduration\n1\t2\n")
+    assert [(s.onset_s, s.offset_s) for s in open_recording(path).seizures] == [(1, 3)]
+
+
+def test_labels_past_the_end_are_cut_with_a_warning(put: Put) -> None:
+    put("a_events.tsv", (BIDS + "8\t20\tsz\t1\n50\t5\tsz\t1\n-2\t3\tsz\t1\n").encode())
+    recording = open_recording(put("a_eeg.edf", edf([sine("Cz")])))
+    assert [(s.onset_s, s.offset_s) for s in recording.seizures] == [(0, 1), (8, 10)]
+    assert sum("is cut to" in warning for warning in recording.warnings) == 2
+    assert sum("lies outside" in warning for warning in recording.warnings) == 1

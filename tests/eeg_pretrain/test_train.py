@@ -1,0 +1,202 @@
+"""Training: killed and resumed it is the same to the last bit, two ranks are one, and it learns."""
+
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from nipstool.eeg_pretrain import objectives
+from nipstool.eeg_pretrain.choices import Wishes, settings_of
+from nipstool.eeg_pretrain.config import Config, Recipe
+from nipstool.eeg_pretrain.corpus import Corpus
+from nipstool.eeg_pretrain.discover import find
+from nipstool.eeg_pretrain.job import Settings, run_training
+from nipstool.eeg_pretrain.recording import Recording
+from nipstool.eeg_pretrain.run_folder import load_run
+from nipstool.eeg_pretrain.simulate import write_set
+from nipstool.eeg_pretrain.train import MOST_SKIPPED, Trainer
+from nipstool.kit.errors import DataError, NipsError, UsageError
+
+SMALL = Config(d=16, layers=1, heads=2, latents=2, bilinear=8, context=32)
+QUICK = Recipe(steps=6, batch_tokens=512, validate_every=2, split="subject")
+STEPS = ("--steps", "24", "--batch-tokens", "256", "--validate-every", "4", "--context", "8", "--threads", "1")
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("set")
+    write_set(folder, ["01", "02", "03"], ["bipolar", "unipolar", "bipolar"], minutes=1.5, seizures=1, seed=0)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def recordings(data: Path) -> list[Recording]:
+    return find([data]).recordings
+
+
+def trainer_of(recordings: list[Recording], recipe: Recipe = QUICK, seed: int = 0) -> Trainer:
+    return Trainer(Corpus(recordings, SMALL, recipe, 32), SMALL, recipe, seed, torch.device("cpu"), False)
+
+
+def test_a_killed_run_resumes_to_the_same_bits(data: Path, recordings: list[Recording], tmp_path: Path) -> None:
+    wishes = Wishes(steps=24, batch_tokens=256, validate_every=4, context_s=8.0)
+    settings = settings_of(wishes, seed=3, device="cpu", text_model=None)
+    run_training(recordings, tmp_path / "whole", settings)
+    words = [
+        sys.executable,
+        "-m",
+        "nipstool",
+        "eeg-pretrain",
+        str(data),
+        "-o",
+        str(tmp_path / "run"),
+        "--seed",
+        "3",
+    ]
+    process = subprocess.Popen([*words, *STEPS, "-q"], cwd=tmp_path)
+    part = tmp_path / ".run.part"
+    while not (part / "checkpoint.safetensors").exists():
+        assert process.poll() is None, "it ended before there was a checkpoint"
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert not (tmp_path / "run").exists()
+    done = len((part / "log.ndjson").read_text().splitlines())
+    assert 4 <= done < 24 + 6
+    run_training(recordings, tmp_path / "run", settings, resume=True)
+    for name in ("log.ndjson", "model.safetensors", "run.json", "loss.png"):
+        assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+    assert sorted(os.listdir(tmp_path)) == ["run", "whole"]
+
+
+def test_resume_refuses_other_settings(recordings: list[Recording], tmp_path: Path) -> None:
+    class Stop(Exception):
+        pass
+
+    def stop(done: int, total: int) -> None:
+        if done == 3:
+            raise Stop
+
+    settings = Settings(SMALL, QUICK)
+    with pytest.raises(Stop):
+        run_training(recordings, tmp_path / "run", settings, progress=stop)
+    assert (tmp_path / ".run.part" / "checkpoint.safetensors").is_file()
+    with pytest.raises(UsageError, match="other recipe"):
+        run_training(
+            recordings, tmp_path / "run", replace(settings, recipe=replace(QUICK, rate=1e-4)), resume=True
+        )
+    run_training(recordings, tmp_path / "run", settings)  # without --resume it starts anew
+    assert os.listdir(tmp_path) == ["run"]
+
+
+def rank(number: int, port: int, recordings: list[Recording], out: Path) -> None:
+    os.environ.update(
+        RANK=str(number), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TORCHELASTIC_RUN_ID="t"
+    )
+    run_training(recordings, out, Settings(SMALL, replace(QUICK, steps=4)))
+
+
+def test_two_ranks_are_one(recordings: list[Recording], tmp_path: Path) -> None:
+    run_training(recordings, tmp_path / "one", Settings(SMALL, replace(QUICK, steps=4)))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    fork = multiprocessing.get_context("fork")
+    ranks = [fork.Process(target=rank, args=(n, port, recordings, tmp_path / "two")) for n in range(2)]
+    for process in ranks:
+        process.start()
+    for process in ranks:
+        process.join(120)
+    assert [process.exitcode for process in ranks] == [0, 0]
+    one, two = (load_run(tmp_path / name).model.state_dict() for name in ("one", "two"))
+    assert max(float((one[name] - two[name]).abs().max()) for name in one) <= 1e-6
+    lines = [
+        [json.loads(x) for x in (tmp_path / n / "log.ndjson").read_text().splitlines()] for n in ("one", "two")
+    ]
+    assert [a.get("loss") for a in lines[0]] == pytest.approx([b.get("loss") for b in lines[1]], rel=1e-5)
+
+
+def test_the_loss_falls(recordings: list[Recording]) -> None:
+    trainer = trainer_of(recordings, replace(QUICK, steps=30))
+    first = trainer.validate()["validation"]
+    for _ in range(30):
+        trainer.advance()
+    last = trainer.validate()["validation"]
+    assert last["loss"] < first["loss"]
+    assert last["descriptors"] < first["descriptors"]
+    assert last["r2"] > first["r2"]
+
+
+def test_steps_without_a_finite_gradient_are_skipped_and_counted(
+    recordings: list[Recording], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = trainer_of(recordings)
+    usual = objectives.terms
+
+    def broken(*args: object) -> dict[str, objectives.Term]:
+        found = usual(*args)  # type: ignore[arg-type]
+        return {**found, "ntp": objectives.Term(found["ntp"].total * torch.nan, found["ntp"].count)}
+
+    trainer.advance()
+    before = {name: value.clone() for name, value in trainer.model.state_dict().items()}
+    monkeypatch.setattr(objectives, "terms", broken)
+    assert trainer.advance()["skipped"] == 1
+    assert all(torch.equal(before[name], value) for name, value in trainer.model.state_dict().items())
+    trainer.in_a_row = MOST_SKIPPED - 1
+    with pytest.raises(NipsError, match="no finite gradient"):
+        trainer.advance()
+    monkeypatch.undo()
+    assert trainer.advance()["skipped"] == 2
+
+
+def test_training_stops_when_nothing_gets_better(recordings: list[Recording]) -> None:
+    trainer = trainer_of(recordings, replace(QUICK, patience=2))
+    for loss, stopped in ((1.0, False), (2.0, False), (0.5, False), (0.6, False), (0.7, True)):
+        trainer._judge(loss)
+        assert trainer.stopped == stopped
+
+
+def test_windows_are_a_function_of_seed_and_step(recordings: list[Recording]) -> None:
+    corpus = trainer_of(recordings).corpus
+    again = trainer_of(list(recordings)).corpus
+
+    def drawn(c: Corpus, step: int, seed: int) -> list[tuple[int, int, list[int]]]:
+        return [(w.item.number, w.first, w.channels.tolist()) for g in c.draw(step, seed, QUICK) for w in g]
+
+    assert drawn(corpus, 5, 0) == drawn(again, 5, 0)
+    assert drawn(corpus, 5, 0) != drawn(corpus, 6, 0) != drawn(corpus, 5, 1)
+
+
+def test_the_split_keeps_subjects_apart(recordings: list[Recording]) -> None:
+    corpus = trainer_of(recordings).corpus
+    sides = [{corpus.recordings[i.number].subject for i in items} for items in (corpus.train, corpus.validation)]
+    assert not sides[0] & sides[1]
+    assert len(sides[1]) == 1
+    by_time = trainer_of(recordings, replace(QUICK, split="time")).corpus
+    for item in by_time.validation:
+        assert item.first == round(0.8 * 360)
+
+
+def test_a_run_without_labels_says_so_and_one_of_another_version_is_named(
+    recordings: list[Recording], tmp_path: Path
+) -> None:
+    from nipstool.eeg_pretrain.apply import detect_recording
+
+    bare = [replace(r, seizures=(), labelled=False) for r in recordings[:1]]
+    run_training(bare, tmp_path / "run", Settings(SMALL, replace(QUICK, steps=1, split="time")))
+    run = load_run(tmp_path / "run")
+    with pytest.raises(DataError, match="trained without seizure labels"):
+        detect_recording(run, recordings[0], 0.5)
+    about = json.loads((tmp_path / "run" / "run.json").read_text())
+    (tmp_path / "run" / "run.json").write_text(json.dumps({**about, "format": 7}))
+    with pytest.raises(DataError, match="format 7; this version reads format 1"):
+        load_run(tmp_path / "run")
