@@ -1,0 +1,82 @@
+"""Where what is found goes: a file, a folder, or pieces of text for a stream."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from nipstool.detect_navtext.annotate import Fonts, drawn, save_drawn
+from nipstool.detect_navtext.find import Sign
+from nipstool.detect_navtext.formats import FORMATS, STREAMS, yolo
+from nipstool.detect_navtext.pictures import SUFFIXES
+from nipstool.detect_navtext.rows import Seen
+from nipstool.detect_navtext.run import Draw, Tally
+from nipstool.detect_navtext.sources import Frame, is_camera
+from nipstool.kit.errors import OutputError, UsageError
+from nipstool.kit.files import AtomicFile, AtomicFolder, check_output, is_stdio
+from nipstool.kit.parts import reason
+
+
+def check(output: str, form: str, inputs: Sequence[str], annotate: Path | None, *, force: bool) -> None:
+    """Refuse, before any work, an output that could not or should not be written.
+
+    Raises UsageError and OutputError as `files.check_output`.
+    """
+    if form not in FORMATS:
+        raise UsageError(f"--format {form}: expected {', '.join(FORMATS)}")
+    files = [name for name in inputs if not is_camera(name)]
+    if form == "yolo" and is_stdio(output):
+        raise UsageError("--format yolo writes a folder: name it with -o")
+    check_output(output, inputs=files, force=force, folder=form == "yolo", binary=False)
+    if annotate is not None:
+        check_output(annotate, inputs=files, force=True, folder=True)
+
+
+def write(output: str, form: str, seen: Iterable[Seen], say: Callable[[str], None], *, force: bool) -> None:
+    """Write in a format: to a file or folder that appears whole, or, for '-', to `say` piece by piece."""
+    if form == "yolo":
+        with AtomicFolder(output, force=force) as folder:
+            yolo(seen, folder)
+    elif is_stdio(output):
+        for text in STREAMS[form](seen):
+            say(text)
+    else:
+        with AtomicFile(output, force=force) as out:
+            for text in STREAMS[form](seen):
+                out.file.write(text.encode(errors="backslashreplace"))
+
+
+def unless_nothing(found: Iterable[Seen], tally: Tally, *, strict: bool) -> Iterator[Seen]:
+    """The same, with the run's failure at the end where no picture could be used: then no output is to appear."""
+    yield from found
+    if not tally.pictures and (failure := tally.failure(strict=strict)) is not None:
+        raise failure
+
+
+def drawing(folder: Path, fonts: Fonts, scale: float) -> Draw:
+    """What draws the signs of each frame into a copy in `folder`, NAME.png or NAME_FRAME.png.
+
+    Raises OutputError where the folder cannot be made, or a picture cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{folder}: {reason(error)}") from error
+    taken: dict[str, str] = {}
+
+    def draw(frame: Frame, signs: Sequence[Sign]) -> None:
+        stem = "stdin" if frame.source == "-" else Path(frame.source).stem or "camera"
+        owner = taken.setdefault(stem, frame.source)
+        if owner != frame.source:  # the same name in two folders
+            stem = frame.source.strip("./").replace(os.sep, "_").removesuffix(Path(frame.source).suffix)
+        name = stem if frame.number is None else f"{stem}_{frame.number:06d}"
+        save_drawn(folder / f"{name}{_suffix(frame.source)}", drawn(frame.image, signs, fonts, scale=scale))
+
+    return draw
+
+
+def _suffix(name: str) -> str:
+    """JPEG for what was one, PNG for all else."""
+    suffix = Path(name).suffix.lower()
+    return ".jpg" if suffix in (".jpg", ".jpeg") and suffix in SUFFIXES else ".png"

@@ -1,0 +1,98 @@
+"""Pictures from files: upright, eight bits, three channels, or one line that says why not."""
+
+from __future__ import annotations
+
+import os
+import struct
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from nipstool.detect_navtext.lines import Image
+from nipstool.kit.errors import DataError, InputMissingError
+from nipstool.kit.parts import reason
+
+SUFFIXES = frozenset(
+    (".jpg", ".jpeg", ".jpe", ".png", ".bmp", ".dib", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".gif")
+)
+_PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
+_MOST = 1 << 30  # pixels, as OpenCV's own limit
+
+
+def read_picture(path: str | Path) -> Image:
+    """The picture in a file, turned as its EXIF orientation says.
+
+    16 bits are cut to 8, CMYK and grey become colour, what is transparent shows white.
+
+    Raises:
+        InputMissingError: the file cannot be read.
+        DataError: it is empty, cut short, or no picture that OpenCV can decode.
+    """
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError as error:
+        raise InputMissingError(f"{path}: {reason(error)}; expected a picture") from error
+    return decoded(data, os.fspath(path))
+
+
+def decoded(data: bytes, name: str) -> Image:
+    """As `read_picture`, of a file's bytes; `name` is what errors call it."""
+    if not data:
+        raise DataError(f"{name}: is empty; expected a picture")
+    if (lack := _cut_short(data)) is not None:
+        raise DataError(f"{name}: is cut short: {lack}")
+    image = _decode(data, cv2.IMREAD_COLOR, name)
+    if image is None:
+        raise DataError(f"{name}: is no picture that can be decoded; it begins with {data[:8]!r}")
+    if data.startswith(_PNG) and len(data) > 25 and data[25] in (4, 6):
+        return _on_white(image, _decode(data, cv2.IMREAD_UNCHANGED, name))
+    return image
+
+
+def _decode(data: bytes, flags: int, name: str) -> Image | None:
+    try:
+        image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    except cv2.error as error:
+        words = str(error).strip().splitlines()[-1]
+        raise DataError(f"{name}: cannot be decoded (at most {_MOST} pixels): {words[-160:]}") from error
+    return image  # pyright: ignore[reportReturnType]
+
+
+def _on_white(image: Image, whole: Image | None) -> Image:
+    """The picture over white where its alpha says so; a PNG of OpenCV's has alpha last, of 8 or 16 bits."""
+    if whole is None or whole.ndim != 3 or whole.shape[2] != 4 or whole.shape[:2] != image.shape[:2]:
+        return image
+    full = 65535 if whole.dtype == np.uint16 else 255
+    clear = whole[:, :, 3] < full
+    if not clear.any():
+        return image
+    alpha = whole[:, :, 3:].astype(np.float32) / full
+    return (image * alpha + 255 * (1 - alpha)).round().astype(np.uint8)
+
+
+def _cut_short(data: bytes) -> str | None:
+    """What is missing at the end of a JPEG, PNG or WebP; None where all is there, or for other formats."""
+    if data.startswith(_JPEG):
+        return None if data.find(b"\xff\xd9", _start_of_scan(data)) >= 0 else "a JPEG without its end marker"
+    if data.startswith(_PNG):
+        return None if data.rfind(b"IEND") >= 0 else "a PNG without its last chunk"
+    if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        size = struct.unpack("<I", data[4:8])[0] + 8
+        return None if len(data) >= size else f"a WebP of {size} bytes, {len(data)} are there"
+    return None
+
+
+def _start_of_scan(data: bytes) -> int:
+    """Where a JPEG's first scan begins: markers in segments before it (thumbnails) are not the picture's."""
+    at = 2
+    while at + 4 <= len(data) and data[at] == 0xFF:
+        marker = data[at + 1]
+        if marker == 0xDA:
+            return at
+        if marker == 0xFF or 0xD0 <= marker <= 0xD9:
+            at += 1 if marker == 0xFF else 2
+            continue
+        at += 2 + struct.unpack(">H", data[at + 2 : at + 4])[0]
+    return min(at, len(data))

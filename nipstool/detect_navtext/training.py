@@ -1,0 +1,276 @@
+"""From a dataset to a detector of one's own: the teacher's maps, training, export, and what it reached."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from nipstool.detect_navtext import dataset, fitting, metrics
+from nipstool.detect_navtext.boxes import mean_inside
+from nipstool.detect_navtext.compact import Compact
+from nipstool.detect_navtext.dataset import Picture
+from nipstool.detect_navtext.detector import STRIDE, as_input
+from nipstool.detect_navtext.find import blended
+from nipstool.detect_navtext.lines import Image, Line
+from nipstool.detect_navtext.metrics import Found
+from nipstool.detect_navtext.pictures import read_picture
+from nipstool.detect_navtext.poi import Names
+from nipstool.detect_navtext.relevance import Classifier, classify, load_classifier
+from nipstool.detect_navtext.targets import Example
+from nipstool.kit.errors import DataError, UsageError
+from nipstool.kit.files import AtomicFile, check_output, sha256, write_text
+from nipstool.kit.progress import Progress, silent
+
+if TYPE_CHECKING:
+    import torch
+
+    from nipstool.detect_navtext.learn import Course
+
+Stage = Callable[[str], AbstractContextManager[Progress]]
+Teacher = Callable[[Image], NDArray[np.float32]]
+
+FEWEST = 8  # lines of each label from which a classifier for a place is fitted
+READ = 0.97  # what a line of truth counts as a recogniser's confidence
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What training gives.
+
+    Attributes:
+        onnx: the detector as an ONNX file, with the adapted classifier in it if there is one.
+        results: on the pictures for validation, by name; None where they have none to measure on.
+        losses: of every step.
+        apart: the largest difference between torch, onnxruntime and OpenCV.
+    """
+
+    onnx: bytes
+    card: str
+    results: dict[str, float | int | None]
+    losses: list[float]
+    apart: float
+    adapted: bool
+
+
+def read_split(folder: Path, split: str) -> Iterator[tuple[Picture, Image]]:
+    """The pictures of a split, one after the other.
+
+    Raises:
+        InputMissingError, DataError: the dataset or one of its pictures cannot be read.
+    """
+    for picture in dataset.read_coco(dataset.file_in(folder, split)):
+        yield picture, read_picture(folder / picture.name)
+
+
+def train(
+    folder: Path,
+    course: Course,
+    *,
+    names: Names,
+    teacher: Teacher | None,
+    base: bool = True,
+    device: torch.device | None = None,
+    stage: Stage = lambda label: nullcontext(silent),
+) -> Trained:
+    """Train a compact detector on a dataset, and fit the relevance classifier to its places.
+
+    Args:
+        teacher: a picture -> the OCR detector's map of it (h, w), from which the text map is distilled.
+        base: start from the weights in the package, else from random ones.
+
+    Raises:
+        DataError: no picture of the dataset has text.
+    """
+    from nipstool.detect_navtext import detector, learn
+
+    examples, samples = _examples(folder, teacher, names, stage)
+    network = _network(course.seed, base)
+    with stage("training") as show:
+        losses = learn.train(network, examples, course, device=device, progress=show)
+    adapted = adapt(fitting.joined(samples), _means(network, examples))
+    about = {
+        "trained on": f"{len(examples)} pictures, {sum(len(e.truths) for e in examples)} lines",
+        "steps": str(course.steps),
+        "start": "the package's weights" if base else "random weights",
+        "teacher": "PP-OCR" if teacher is not None else "none",
+        "seed": str(course.seed),
+    }
+    classifier = None if adapted is None else fitting.as_bytes(adapted)
+    data = detector.onnx_bytes(network, about=about, classifier=classifier)
+    apart = detector.check_export(data, network)
+    with stage("validation") as show:
+        results = validate(data, folder, show)
+    card = detector.model_card(about, results)
+    return Trained(data, card, results, losses, apart, adapted is not None)
+
+
+def _network(seed: int, base: bool) -> Any:
+    import torch
+
+    from nipstool.detect_navtext import detector
+
+    torch.manual_seed(seed)
+    return detector.start(base)
+
+
+def _examples(
+    folder: Path, teacher: Teacher | None, names: Names, stage: Stage
+) -> tuple[list[Example], list[fitting.Sample]]:
+    """The pictures to train on, with the teacher's maps, and their lines' features."""
+    examples, samples = [], []
+    count = len(dataset.read_coco(dataset.file_in(folder, "train")))
+    with stage("teacher" if teacher is not None else "reading") as show:
+        for picture, image in read_split(folder, "train"):
+            map_ = None if teacher is None else np.rint(teacher(image) * 255).astype(np.uint8)
+            examples.append(Example(image, picture.truths, map_))
+            samples.append(sample_of(picture, image, names))
+            show(len(examples), count)
+    if not any(example.truths for example in examples):
+        raise DataError(f"{folder}: no picture to train on has a line of text")
+    return examples, samples
+
+
+def sample_of(picture: Picture, image: Image, names: Names) -> fitting.Sample:
+    """The lines of a labelled picture as the relevance classifier sees them."""
+    known = [t for t in picture.truths if len(t.polygon) == 4]
+    lines = [
+        Line(t.polygon, t.text, READ if t.text else None, 0.9, None if t.text else "too-small") for t in known
+    ]
+    return fitting.of_lines(lines, [t.label for t in known], image, names)
+
+
+def _means(network: Any, examples: Sequence[Example]) -> NDArray[np.float32]:
+    """The mean of the map of navigation in every line of the examples that counts, in their order."""
+    import torch
+
+    found: list[float] = []
+    for example in examples:
+        height, width = example.image.shape[:2]
+        size = (max(1, width // STRIDE) * STRIDE, max(1, height // STRIDE) * STRIDE)
+        small = np.asarray(cv2.resize(example.image, size), np.uint8)
+        with torch.no_grad():
+            map_ = torch.sigmoid(network(torch.from_numpy(as_input(small))))[0, 1].numpy()
+        scale = np.array([map_.shape[1] / width, map_.shape[0] / height], np.float32)
+        counted = [t for t in example.truths if len(t.polygon) == 4 and t.label != "ignore"]
+        found += [mean_inside(map_, t.polygon * scale) for t in counted]
+    return np.array(found, np.float32)
+
+
+def adapt(
+    sample: fitting.Sample, nav_map: NDArray[np.float32] | None = None, *, penalty: float = 1e-3
+) -> Classifier | None:
+    """The shipped classifier fitted to the lines of a place; None where they are too few of either label.
+
+    Args:
+        nav_map: what the detector's second map says of each line: the threshold is then one for both together.
+    """
+    if min(int(sample.is_nav.sum()), int((~sample.is_nav).sum())) < FEWEST:
+        return None
+    arrays = fitting.fit(sample, penalty=penalty, prior=load_classifier())
+    scores = classify(sample.table, Classifier(arrays, 0.5))
+    return Classifier(
+        arrays, best_threshold(scores if nav_map is None else blended(scores, nav_map), sample.is_nav)
+    )
+
+
+def best_threshold(scores: NDArray[np.floating], is_nav: NDArray[np.bool_]) -> float:
+    """The threshold with the best F1, half way to the next lower score, at most 0.5."""
+    ranked = np.sort(np.unique(scores))
+    cuts = np.append(ranked[0] / 2, (ranked[1:] + ranked[:-1]) / 2)
+    cuts = cuts[cuts <= 0.5]
+    if not len(cuts):
+        return 0.5
+    f1 = [2 * (is_nav & (scores >= cut)).sum() / ((scores >= cut).sum() + is_nav.sum()) for cut in cuts]
+    return float(cuts[int(np.argmax(f1))])
+
+
+def found_in(picture: Picture, polygons: Sequence[NDArray[np.float32]], scores: NDArray[np.float64]) -> Found:
+    """Detections beside the labels of a picture."""
+    return Found(
+        picture.place,
+        polygons,
+        scores,
+        ["other"] * len(polygons),
+        [t.polygon for t in picture.truths],
+        [t.label for t in picture.truths],
+        [t.kind for t in picture.truths],
+    )
+
+
+def validate(data: bytes, folder: Path, progress: Progress = silent) -> dict[str, float | int | None]:
+    """What an exported detector reaches on the validation pictures of a dataset."""
+    import tempfile
+
+    pictures = dataset.read_coco(dataset.file_in(folder, "val"))
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place, "model.onnx")
+        path.write_bytes(data)
+        model = Compact(path)
+    found = []
+    for picture in pictures:
+        boxes, scores = model.find(read_picture(folder / picture.name))
+        found.append(found_in(picture, list(boxes), scores))
+        progress(len(found), len(pictures))
+    return summary(found)
+
+
+def check_model_output(output: str, folder: str, *, force: bool) -> None:
+    """Refuse, before any work, a model or a model card that could not be written.
+
+    Raises:
+        UsageError: the name does not end in .onnx. OutputError: as `check_output`.
+    """
+    if Path(output).suffix.lower() != ".onnx":
+        raise UsageError(f"-o {output}: expected a name that ends in .onnx")
+    check_output(output, inputs=[folder], force=force)
+    check_output(card_path(Path(output)), inputs=[folder], force=force)
+
+
+def card_path(model: Path) -> Path:
+    """Where the card of a model stands: campus.md beside campus.onnx."""
+    return model.with_suffix(".md")
+
+
+def teacher_of(folder: Path | None, *, threads: int) -> Teacher:
+    """The OCR detector of a folder, or the bundled one, as a teacher."""
+    from nipstool.detect_navtext.models import bundled, in_folder
+    from nipstool.detect_navtext.ocr import Reader, Reading
+
+    models = bundled() if folder is None else in_folder(folder)
+    return Reader(models, threads=threads, reading=Reading(read="none")).text_map
+
+
+def write_model(output: Path, made: Trained, folder: Path, *, force: bool) -> dict[str, str]:
+    """Write the ONNX file and its card; returns the hashes of what it was made from."""
+    with AtomicFile(output, force=force) as out:
+        out.file.write(made.onnx)
+    write_text(card_path(output), made.card, force=force)
+    return {str(path): sha256(path) for path in (dataset.file_in(folder, split) for split in dataset.SPLITS)}
+
+
+def summary(found: Sequence[Found]) -> dict[str, float | int | None]:
+    """Pictures, lines, the recall of all text, and how well navigation text is ranked above other."""
+    tallies = [metrics.tally(one) for one in found]
+    rates = metrics.rates(tallies, 0.0)
+    text = np.concatenate([np.zeros(0, bool), *(metrics.covered(text_only(one)) for one in found)])
+    return {
+        "pictures": len(found),
+        "lines found, navigation": rates.nav,
+        "lines found, other": rates.other,
+        "recall of text": float(text.mean()) if len(text) else None,
+        "recall of navigation text": rates.found,
+        "AP of navigation text": rates.ap,
+        "base rate": rates.precision,
+    }
+
+
+def text_only(found: Found) -> Found:
+    """The same picture with all text as one label."""
+    return replace(found, labels=["ignore" if label == "ignore" else "nav" for label in found.labels])

@@ -1,0 +1,203 @@
+"""Pictures, folders, videos and cameras: what comes upright, what is refused in one line, what is dropped."""
+
+import itertools
+import struct
+import threading
+import time
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image as pictures
+
+from nipstool.detect_navtext.pictures import decoded, read_picture
+from nipstool.detect_navtext.sources import Frame, Newest, Source, camera_frames, frames_of, sources_of
+from nipstool.kit.errors import DataError, InputMissingError, NipsError
+
+
+@pytest.fixture
+def flag() -> np.ndarray:
+    """40 x 64, blue above, red below left, green below right, in blue-green-red."""
+    image = np.zeros((40, 64, 3), np.uint8)
+    image[:20] = (255, 0, 0)
+    image[20:, :32], image[20:, 32:] = (0, 0, 255), (0, 255, 0)
+    return image
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_turns_a_picture_once(tmp_path: Path, flag: np.ndarray, orientation: int) -> None:
+    """Stored as the camera held it, shown upright: PIL's own transposition is the oracle."""
+    stored = pictures.fromarray(flag[:, :, ::-1])
+    exif = pictures.Exif()
+    exif[0x0112] = orientation
+    stored.save(tmp_path / "a.jpg", exif=exif, quality=95, subsampling=0)
+    from PIL import ImageOps
+
+    upright = np.asarray(ImageOps.exif_transpose(pictures.open(tmp_path / "a.jpg")).convert("RGB"))[:, :, ::-1]
+    found = read_picture(tmp_path / "a.jpg")
+    assert found.shape == upright.shape
+    assert np.abs(found.astype(int) - upright).mean() < 3
+
+
+@pytest.mark.realdata
+def test_a_real_picture_with_an_orientation_is_read_upright(data_dir: Path) -> None:
+    path = data_dir / "detect-navtext" / "extra" / "rapid_img_exif_orientation.jpg"
+    stored = cv2.imread(str(path), cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION)
+    assert stored is not None
+    assert np.array_equal(read_picture(path), np.rot90(stored, 2))  # orientation 3
+
+
+def test_depths_colours_and_alpha_become_eight_bits_of_colour(tmp_path: Path, flag: np.ndarray) -> None:
+    deep = flag.astype(np.uint16) * 257
+    cv2.imwrite(str(tmp_path / "deep.png"), deep)
+    assert np.array_equal(read_picture(tmp_path / "deep.png"), flag)
+    pictures.fromarray(flag[:, :, ::-1]).convert("CMYK").save(tmp_path / "cmyk.jpg", quality=95)
+    assert np.abs(read_picture(tmp_path / "cmyk.jpg").astype(int) - flag).mean() < 6
+    pictures.fromarray(flag[:, :, 0]).save(tmp_path / "grey.png")
+    assert np.array_equal(read_picture(tmp_path / "grey.png"), np.repeat(flag[:, :, :1], 3, axis=2))
+    clear = np.dstack([flag, np.full(flag.shape[:2], 255, np.uint8)])
+    clear[:20, :, 3], clear[20:, :, 3] = 0, 128
+    cv2.imwrite(str(tmp_path / "clear.png"), clear)
+    seen = read_picture(tmp_path / "clear.png")
+    assert (seen[:20] == 255).all()
+    assert seen[30, 10].tolist() == [127, 127, 255]
+
+
+def encoded(suffix: str) -> bytes:
+    image = np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8)
+    done, data = cv2.imencode(suffix, image)
+    assert done
+    return data.tobytes()
+
+
+@pytest.mark.parametrize("suffix", [".jpg", ".png", ".webp", ".bmp", ".tiff"])
+@pytest.mark.parametrize("part", [0.0, 0.02, 0.5, 0.98])
+def test_a_picture_cut_short_is_refused(suffix: str, part: float) -> None:
+    whole = encoded(suffix)
+    assert decoded(whole, "a").shape == (64, 64, 3)
+    if suffix in (".bmp", ".tiff") and part > 0.4:
+        return  # these decoders fill what is missing
+    with pytest.raises(DataError, match="^a: is "):
+        decoded(whole[: int(part * len(whole))], "a")
+
+
+def test_what_stands_behind_a_jpeg_and_a_thumbnail_in_it_do_no_harm() -> None:
+    whole, thumbnail = encoded(".jpg"), encoded(".jpg")
+    segment = b"\xff\xe1" + struct.pack(">H", len(thumbnail) + 2) + thumbnail
+    assert decoded(whole[:2] + segment + whole[2:] + b"\0" * 99, "a").shape == (64, 64, 3)
+    with pytest.raises(DataError, match="end marker"):
+        decoded(whole[:2] + segment + whole[2:-400], "a")
+
+
+def test_random_bytes_never_do_more_than_fail() -> None:
+    rng = np.random.default_rng(0)
+    for start in (b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"RIFF\x10\0\0\0WEBP", b"BM", b"GIF89a", b"II*\0"):
+        for size in (1, 20, 300):
+            with pytest.raises(DataError):
+                decoded(start + rng.bytes(size), "a")
+    for suffix in (".jpg", ".png", ".webp"):
+        whole = encoded(suffix)
+        for _ in range(40):
+            data = bytearray(whole)
+            data[int(rng.integers(len(data)))] ^= 1 << int(rng.integers(8))
+            try:
+                assert decoded(bytes(data), "a").dtype == np.uint8
+            except DataError:
+                pass
+
+
+def test_sources_are_what_words_name(tmp_path: Path) -> None:
+    (tmp_path / "b").mkdir()
+    for name in ("z.jpg", "a.PNG", "b/c.mp4", "notes.txt", ".hidden.jpg"):
+        (tmp_path / name).touch()
+    found = list(sources_of([str(tmp_path), "cam:0", "rtsp://a/b", "-", str(tmp_path / "none.jpg"), str(tmp_path / "z.jpg")]))
+    assert found[:3] == [
+        Source(str(tmp_path / "a.PNG"), "picture", False),
+        Source(str(tmp_path / "z.jpg"), "picture", False),
+        Source(str(tmp_path / "b" / "c.mp4"), "video", False),
+    ]
+    assert [source.kind for source in found[3:6] if isinstance(source, Source)] == ["camera", "camera", "picture"]
+    assert isinstance(found[6], InputMissingError)
+    assert found[7] == Source(str(tmp_path / "z.jpg"), "picture", True)
+    (tmp_path / "empty").mkdir()
+    (error,) = sources_of([str(tmp_path / "empty")])
+    assert isinstance(error, NipsError)
+
+
+@pytest.fixture
+def video(tmp_path: Path) -> Path:
+    """20 frames at 10 a second; frame n is of one grey, 10 n."""
+    path = tmp_path / "v.avi"
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 10, (64, 48))
+    for number in range(20):
+        writer.write(np.full((48, 64, 3), 10 * number, np.uint8))
+    writer.release()
+    return path
+
+
+@pytest.mark.parametrize(("fps", "numbers"), [(None, list(range(20))), (5.0, list(range(0, 20, 2))), (1.0, [0, 10])])
+def test_frames_of_a_video_have_its_own_times(video: Path, fps: float | None, numbers: list[int]) -> None:
+    frames = list(frames_of(Source(str(video), "video", True), fps))
+    assert [frame.number for frame in frames] == numbers
+    assert [frame.time for frame in frames] == pytest.approx([number / 10 for number in numbers], abs=1e-3)
+    assert all(abs(float(f.image.mean()) - 10 * (f.number or 0)) < 3 for f in frames)
+
+
+def test_a_video_that_is_none(tmp_path: Path) -> None:
+    (tmp_path / "v.mp4").write_bytes(b"nothing" * 100)
+    with pytest.raises(DataError, match="no video"):
+        list(frames_of(Source(str(tmp_path / "v.mp4"), "video", True)))
+
+
+class Camera:
+    """Gives numbered frames, one every `pause` seconds, and stops after `count`."""
+
+    def __init__(self, count: int, pause: float = 0.0):
+        self.numbers = itertools.count()
+        self.count, self.pause = count, pause
+        self.last = -1
+        self.released = threading.Event()
+
+    def isOpened(self) -> bool:
+        return True
+
+    def grab(self) -> bool:
+        time.sleep(self.pause)
+        self.last = next(self.numbers)
+        return self.last < self.count
+
+    def retrieve(self) -> tuple[bool, np.ndarray]:
+        return True, np.full((2, 2, 3), self.last % 256, np.uint8)
+
+    def get(self, prop: int) -> float:
+        return 0.0
+
+    def release(self) -> None:
+        self.released.set()
+
+
+def test_a_slow_reader_gets_the_newest_frame_of_a_camera() -> None:
+    camera = Camera(10_000, pause=0.002)
+    newest = Newest(camera)
+    try:
+        for _ in range(5):
+            time.sleep(0.05)
+            got = newest.next()
+            assert got is not None
+            assert camera.last - got[0] <= 2  # the one being read may be one ahead
+    finally:
+        newest.close()
+    assert camera.released.is_set()
+
+
+def test_a_camera_that_stops_is_told_with_what_was_seen() -> None:
+    camera = Camera(3, pause=0.01)
+    seen: list[Frame] = []
+    with pytest.raises(DataError, match=r"cam:7: the camera stopped after \d frames"):
+        for frame in camera_frames("cam:7", None, lambda name: camera, patience=0.5):
+            seen.append(frame)
+    assert 1 <= len(seen) <= 3
+    assert camera.released.is_set()
+    with pytest.raises(InputMissingError, match="no camera"):
+        list(frames_of(Source("cam:x", "camera", True)))
