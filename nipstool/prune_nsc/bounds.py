@@ -8,27 +8,30 @@ a label that spends too much of one budget and too little of another is seen to 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from nipstool.prune_nsc.solver import Group, Ints, Problem
+from nipstool.prune_nsc.solver import Group, InfeasibleError, Ints, Problem
 
 Floats = NDArray[np.float64]
 _ROUNDING = 1e-9  # of a bound, which floats compute
 _SPREADS = (0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
-_PLANES, _SAMPLE, _TRIED = 1500, 300, 40
+_PLANES, _SAMPLE, _TRIED = 600, 200, 40
 _FEW = 50  # labels that are not worth the choice of planes
 
 
 def upper_bound(problem: Problem) -> float:
-    """The LP bound on the value: that of the relaxation in which a group may mix its choices."""
-    lam = multipliers(problem)
+    """The LP bound on the value: a group may mix its choices in it; -inf where even so none fits."""
+    try:
+        lam = multipliers(problem)
+    except InfeasibleError:
+        return -math.inf
     limits = np.array([problem.limits[r] for r in problem.bounded], dtype=float)
     total = float(limits @ lam)
     for group, cost in zip(problem.groups, problem.costs, strict=True):
@@ -46,7 +49,7 @@ def _cached_multipliers(problem: Problem) -> tuple[float, ...]:
 
 
 def multipliers(problem: Problem) -> Floats:
-    """The LP's dual values, one for each bounded resource, in value a unit of cost."""
+    """The LP's dual values, one for each bounded resource, in value a unit of cost. Raises InfeasibleError."""
     return np.array(_cached_multipliers(problem), dtype=float)
 
 
@@ -103,6 +106,8 @@ def _dual(problem: Problem) -> tuple[float, ...]:
         b_eq=np.ones(len(sizes)),
         method="highs",
     )
+    if found.status == 2:
+        raise InfeasibleError("no choice keeps all budgets together")
     if found.status != 0:
         return (0.0,) * len(limits)
     return tuple(np.maximum(-found.ineqlin.marginals * scale / unit, 0.0))
@@ -111,9 +116,8 @@ def _dual(problem: Problem) -> tuple[float, ...]:
 class Planes:
     """Bounds  value + lambda left + sum over the groups to come of max_c (v_c - lambda a_c)  for many lambda.
 
-    gain[g, j]: what groups 0..g-1 can still add at lambda j; loss[g][j, c]: what choice c of group g gives away
-    against its best one there. Products are taken resource by resource: a matrix product's rounding would depend
-    on the number of threads.
+    gain[g, j]: what group g can add at lambda j; loss[g][j, c]: what its choice c gives away there against its
+    best one. Products are taken resource by resource: a matrix product's rounding would depend on the threads.
     """
 
     def __init__(self, groups: Sequence[Group], values: Sequence[Ints], costs: Sequence[Ints], lam: Floats):
@@ -124,18 +128,17 @@ class Planes:
                 reduced = value[None] - _products(self.lam, cost)
                 top = reduced.max(axis=1)
                 best[group] = top, top[:, None] - reduced
-        gains = np.array([best[group][0] for group in groups])
-        self.gain: Floats = np.concatenate((np.zeros((1, len(lam))), np.cumsum(gains, axis=0)))
+        self.gain: Floats = np.array([best[group][0] for group in groups])
         self.loss = [best[group][1] for group in groups]
 
-    def bounds(self, value: Ints, left: Ints, group: int, plane: int) -> Floats:
-        """The bounds of labels at one lambda."""
-        return value + _products(left, self.lam[plane : plane + 1])[:, 0] + self.gain[group, plane]
+    def bounds(self, value: Ints | float, left: Ints, gain: Floats, plane: int) -> Floats:
+        """The bounds of labels at one lambda, where the groups to come add gain[plane]."""
+        return value + _products(left, self.lam[plane : plane + 1])[:, 0] + gain[plane]
 
-    def best_of(self, value: Ints, left: Ints, group: int) -> list[int]:
+    def best_of(self, value: Ints, left: Ints, gain: Floats) -> list[int]:
         """The planes that are the lowest one for some of the labels, the most frequent first."""
-        at = np.linspace(0, len(value) - 1, min(len(value), _SAMPLE)).astype(int)
-        bounds = value[at, None] + _products(left[at], self.lam) + self.gain[group]
+        at = np.linspace(0, len(value) - 1, min(_SAMPLE, 30 + len(value) // 20)).astype(int)
+        bounds = value[at, None] + _products(left[at], self.lam) + gain
         planes, counts = np.unique(bounds.argmin(axis=1), return_counts=True)
         return planes[np.argsort(-counts, kind="stable")][:_TRIED].tolist()
 
@@ -146,6 +149,16 @@ def _products(some: NDArray, others: NDArray) -> Floats:
     for r in range(some.shape[1]):
         total += some[:, r, None].astype(float) * others[None, :, r]
     return total
+
+
+@dataclass(frozen=True)
+class ToCome:
+    """Groups that labels do not decide yet: their gain at each plane, and the least that they take."""
+
+    groups: frozenset[int]
+    gain: Floats
+    fit: Floats
+    least: Ints
 
 
 class Reach:
@@ -161,42 +174,61 @@ class Reach:
         self._value = Planes(problem.groups, values, costs, _around(lam, natural, random))
         nothing = [np.zeros_like(value) for value in values]
         self._fit = Planes(problem.groups, nothing, costs, _directions(self._limits, random))
-        least = [cost.min(axis=0) for cost in costs]
-        self._least = np.concatenate((np.zeros((1, len(self._limits)), dtype=np.int64), np.cumsum(least, axis=0)))
+        self._least = np.array([cost.min(axis=0) for cost in costs])
         self._floor = _quick(problem, self._limits, costs, lam)
 
     def raise_floor(self, value: int) -> None:
         """A solution of this value is known."""
         self._floor = value if self._floor is None else max(value, self._floor)
 
+    def to_come(self, groups: Iterable[int]) -> ToCome:
+        """What the bounds say of groups that are not decided yet."""
+        at = sorted(groups)
+        return ToCome(
+            frozenset(at),
+            self._value.gain[at].sum(axis=0),
+            self._fit.gain[at].sum(axis=0),
+            self._least[at].sum(axis=0),
+        )
+
     @property
     def _lowest(self) -> float:
         return -np.inf if self._floor is None else self._floor - _ROUNDING * abs(self._floor)
 
-    def pairs(self, value: Ints, used: Ints, group: int) -> tuple[NDArray, NDArray]:
-        """(choices, labels) of one group more that the linear programme's own bound lets through."""
-        bound = self._value.bounds(value, self._limits - used, group + 1, 0)
+    def pairs(self, value: Ints, used: Ints, before: ToCome, group: int) -> tuple[NDArray, NDArray]:
+        """(choices of a group, labels) that the linear programme's own bound lets through."""
+        bound = self._value.bounds(value, self._limits - used, before.gain, 0)
         return np.nonzero(bound[None] - self._value.loss[group][0][:, None] >= self._lowest)
 
-    def keeps(self, value: Ints, used: Ints, group: int) -> tuple[NDArray, Floats]:
+    def joined(self, value: Ints, used: Ints, others: tuple[Ints, Ints], after: ToCome) -> tuple[NDArray, NDArray]:
+        """(others, labels), by index: pairs of two sets that together keep the budgets and the LP's own bound."""
+        places, labels = [], []
+        alone = self._value.bounds(value, self._limits - used, after.gain, 0)
+        for at, (more, taken) in enumerate(zip(*others, strict=True)):
+            fits = alone + (more - taken.astype(float) @ self._value.lam[0]) >= self._lowest
+            found = np.flatnonzero(fits & np.all(used + taken + after.least <= self._limits, axis=1))
+            labels.append(found)
+            places.append(np.full(len(found), at))
+        return np.concatenate(places), np.concatenate(labels)
+
+    def keeps(self, value: Ints, used: Ints, after: ToCome) -> tuple[NDArray, Floats]:
         """Indices of the labels that may lead to an optimum, and the bounds of all."""
         left = self._limits - used
-        bound = self._value.bounds(value, left, group, 0)
-        kept = np.flatnonzero(np.all(left >= self._least[group], axis=1) & (bound >= self._lowest))
-        if group and len(kept) > _FEW:
-            kept = self._fitting(left, kept, group)
-        if group and len(kept) > _FEW:
-            for plane in self._value.best_of(value[kept], left[kept], group):
-                bound[kept] = np.minimum(bound[kept], self._value.bounds(value[kept], left[kept], group, plane))
+        bound = self._value.bounds(value, left, after.gain, 0) if after.groups else value.astype(float)
+        kept = np.flatnonzero(np.all(left >= after.least, axis=1) & (bound >= self._lowest))
+        if after.groups and len(kept) > _FEW:
+            kept = self._fitting(left, kept, after)
+        if after.groups and len(kept) > _FEW:
+            for plane in self._value.best_of(value[kept], left[kept], after.gain):
+                found = self._value.bounds(value[kept], left[kept], after.gain, plane)
+                bound[kept] = np.minimum(bound[kept], found)
                 kept = kept[bound[kept] >= self._lowest]
         return kept, bound
 
-    def _fitting(self, left: Ints, kept: NDArray, group: int) -> NDArray:
+    def _fitting(self, left: Ints, kept: NDArray, after: ToCome) -> NDArray:
         """Those for which a mixture of the groups to come keeps all budgets together."""
-        nothing = np.zeros(len(kept), dtype=np.int64)
-        for plane in self._fit.best_of(nothing, left[kept], group):
-            room = self._fit.bounds(nothing[: len(kept)], left[kept], group, plane)
-            kept = kept[room >= -_ROUNDING]
+        for plane in self._fit.best_of(np.zeros(len(kept), dtype=np.int64), left[kept], after.fit):
+            kept = kept[self._fit.bounds(0.0, left[kept], after.fit, plane) >= -_ROUNDING]
         return kept
 
 

@@ -7,7 +7,6 @@ largest one. Of each model one block is in memory. Where both models fit, the lo
 from __future__ import annotations
 
 import copy
-import gc
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -224,8 +223,6 @@ def check_logits(
         wide = load_model(decoder.source, dtype=torch.float32)
         mask_model(decoder, wide, kept, {k.source: narrow.model.layers[i] for i, k in enumerate(kept)}, repaired)
         expected = wide(input_ids=ids, use_cache=False).logits
-    del narrow, wide
-    gc.collect()
     return _difference(expected, found, "the logits")
 
 

@@ -8,12 +8,13 @@ known. What is left out beyond that, to find such a solution quickly, is said: a
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nipstool.prune_nsc.bounds import Reach
+from nipstool.prune_nsc.bounds import Reach, ToCome
 from nipstool.prune_nsc.solver import InfeasibleError, Ints, Problem, Solution, solution_of
 
 _BEAM, _WIDER = 200, 8
@@ -23,17 +24,26 @@ _FEW_GO = 0.9  # where more labels than this share are undominated, comparing th
 
 @dataclass
 class _Labels:
-    """Labels of one level: what the groups from there on take and give, and how they were made."""
+    """Labels of one level: what the decided groups take and give, and how they were made."""
 
     value: Ints
     params: Ints
     costs: Ints  # [labels, bounded resources]
     rank: Ints  # lower is lexicographically wider
-    choice: Ints
+    first: Ints  # the choice that was added, or the place in the first set of a join
     parent: Ints
 
     def __getitem__(self, kept: NDArray) -> _Labels:
         return _Labels(*(part[kept] for part in vars(self).values()))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Labels that have decided some of the groups; choices[label, group], 0 for the other groups."""
+
+    labels: _Labels
+    choices: NDArray[np.int16]
+    decided: frozenset[int]
 
 
 def solve_by_fronts(problem: Problem) -> Solution:
@@ -50,44 +60,55 @@ def solve_by_fronts(problem: Problem) -> Solution:
 
 
 class _Search:
-    """Levels of labels from the last group to the first, the choices then read off from the first on."""
+    """Groups of one kind are decided from the last to the first; then what is left of the kinds is joined.
+
+    The costs of one kind are nearly proportional to each other, so that few labels of it are undominated.
+    """
 
     def __init__(self, problem: Problem):
         self._problem = problem
         self._costs = [cost[:, problem.bounded] for cost in problem.costs]
         self._reach = Reach(problem, self._costs)
         self._explored = 0
+        self._whole = True
 
     def run(self, beam: int) -> Solution | None:
         """The optimum, or None where more than `beam` labels of a level were promising."""
-        problem = self._problem
-        zero = np.zeros(1, dtype=np.int64)
-        labels = _Labels(zero, zero, np.zeros((1, len(problem.bounded)), dtype=np.int64), zero, zero, zero)
-        levels, whole = [], True
-        for group in reversed(range(len(self._costs))):
-            labels = self._extended(labels, group)
-            kept, bound = self._reach.keeps(labels.value, labels.costs, group)
-            labels, bound = labels[kept], bound[kept]
-            kept = _undominated(labels)
-            if len(kept) > beam:
-                kept, whole = kept[np.argpartition(-bound[kept], beam)[:beam]], False
-            if not len(kept) and whole:
-                raise InfeasibleError("no choice keeps all budgets together")
-            labels = labels[kept]
-            labels.rank = np.argsort(np.argsort(labels.rank))
-            self._explored += len(kept)
-            levels.append(labels)
-        if not len(labels.value):
+        self._whole = True
+        kinds: dict[str, list[int]] = {}
+        for i, group in enumerate(self._problem.groups):
+            kinds.setdefault(group.kind, []).append(i)
+        parts = sorted((self._decided(places, beam) for places in kinds.values()), key=lambda p: len(p.choices))
+        part = parts[0]
+        for other in parts[1:]:
+            part = self._joined(part, other, beam)
+        if not len(part.choices):
             return None
-        solution = solution_of(problem, _read_off(levels), self._explored, "fronts")
-        self._reach.raise_floor(round(solution.value * problem.scale))
-        return solution if whole else None
+        best = np.lexsort((part.labels.rank, part.labels.params, -part.labels.value))[0]
+        solution = solution_of(self._problem, part.choices[best].tolist(), self._explored, "fronts")
+        self._reach.raise_floor(round(solution.value * self._problem.scale))
+        return solution if self._whole else None
 
-    def _extended(self, labels: _Labels, group: int) -> _Labels:
+    def _to_come(self, decided: Iterable[int]) -> ToCome:
+        return self._reach.to_come(set(range(len(self._costs))) - set(decided))
+
+    def _decided(self, places: Sequence[int], beam: int) -> _Part:
+        """Labels of all groups at `places`."""
+        zero = np.zeros(1, dtype=np.int64)
+        labels = _Labels(zero, zero, np.zeros((1, len(self._problem.bounded)), dtype=np.int64), zero, zero, zero)
+        levels, before = [], self._to_come(())
+        for start in reversed(range(len(places))):
+            after = self._to_come(places[start:])
+            labels = self._kept(self._extended(labels, before, places[start]), after, beam)
+            levels.append(labels)
+            before = after
+        return _Part(labels, _read_off(levels, places, len(self._costs)), frozenset(places))
+
+    def _extended(self, labels: _Labels, before: ToCome, group: int) -> _Labels:
         """Every label with every choice of one group more in front that the linear programme's bound allows."""
         n, values = len(labels.value), self._problem.values[group]
         params, costs = self._problem.costs[group][:, 0], self._costs[group]
-        choice, parent = self._reach.pairs(labels.value, labels.costs, group)
+        choice, parent = self._reach.pairs(labels.value, labels.costs, before, group)
         return _Labels(
             labels.value[parent] + values[choice],
             labels.params[parent] + params[choice],
@@ -97,13 +118,55 @@ class _Search:
             parent,
         )
 
+    def _kept(self, labels: _Labels, after: ToCome, beam: int) -> _Labels:
+        """The labels that may lead to the optimum; at most `beam` of them."""
+        kept, bound = self._reach.keeps(labels.value, labels.costs, after)
+        labels, bound = labels[kept], bound[kept]
+        kept = _undominated(labels)
+        if len(kept) > beam:
+            kept, self._whole = kept[np.argpartition(-bound[kept], beam)[:beam]], False
+        if not len(kept) and self._whole:
+            raise InfeasibleError("no choice keeps all budgets together")
+        labels = labels[kept]
+        labels.rank = np.argsort(np.argsort(labels.rank))
+        self._explored += len(kept)
+        return labels
 
-def _read_off(levels: list[_Labels]) -> list[int]:
-    last = levels[-1]
-    at = np.lexsort((last.rank, last.params, -last.value))[0]
-    choices = []
-    for level in reversed(levels):
-        choices.append(int(level.choice[at]))
+    def _joined(self, one: _Part, two: _Part, beam: int) -> _Part:
+        """Labels of both parts' groups."""
+        a, b = one.labels, two.labels
+        after = self._to_come(one.decided | two.decided)
+        first, second = self._reach.joined(b.value, b.costs, (a.value, a.costs), after)
+        labels = _Labels(
+            a.value[first] + b.value[second],
+            a.params[first] + b.params[second],
+            a.costs[first] + b.costs[second],
+            np.zeros(len(first), dtype=np.int64),
+            first,
+            second,
+        )
+        kept, _ = self._reach.keeps(labels.value, labels.costs, after)
+        labels = labels[kept]
+        labels.rank = _order(one.choices[labels.first] + two.choices[labels.parent])
+        labels = self._kept(labels, after, beam)
+        choices = one.choices[labels.first] + two.choices[labels.parent]
+        return _Part(labels, choices, one.decided | two.decided)
+
+
+def _order(choices: NDArray[np.int16]) -> Ints:
+    """The place of each row in lexicographic order."""
+    if not len(choices):
+        return np.zeros(0, dtype=np.int64)
+    rows = np.ascontiguousarray(choices.astype(">i2")).view(f"S{2 * choices.shape[1]}")[:, 0]
+    return np.unique(rows, return_inverse=True)[1]
+
+
+def _read_off(levels: Sequence[_Labels], places: Sequence[int], groups: int) -> NDArray[np.int16]:
+    """The choices of the last level's labels, by the levels that led to them."""
+    at = np.arange(len(levels[-1].value))
+    choices = np.zeros((len(at), groups), dtype=np.int16)
+    for level, place in zip(reversed(levels), places, strict=True):
+        choices[:, place] = level.first[at]
         at = level.parent[at]
     return choices
 
@@ -124,7 +187,7 @@ def _undominated(labels: _Labels) -> NDArray:
         return order[_staircase(costs[:, 0].tolist(), costs[:, 1].tolist())]
     first = _first_of_equal(costs)
     order, costs = order[first], costs[first]
-    return order[_undominated_by_bits(costs)]
+    return order[undominated_by_bits(costs)]
 
 
 def _first_of_equal(costs: Ints) -> NDArray:
@@ -152,7 +215,7 @@ def _staircase(first: list[int], second: list[int]) -> list[int]:
     return kept
 
 
-def _undominated_by_bits(costs: Ints) -> NDArray:
+def undominated_by_bits(costs: Ints) -> NDArray:
     """Places at which no earlier cost vector is at most as large in every resource; of many places, nearly those.
 
     Bit i of row k of a table stands for place i being among the k steps of places that are lowest in one

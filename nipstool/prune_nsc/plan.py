@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from nipstool.kit.errors import InputMissingError, UsageError
 from nipstool.kit.progress import Progress, silent
+from nipstool.prune_nsc.bounds import upper_bound
 from nipstool.prune_nsc.capacity import DEGENERATE_BELOW, Scale
 from nipstool.prune_nsc.choices import (
     Measure,
@@ -18,7 +19,6 @@ from nipstool.prune_nsc.choices import (
     units_of,
 )
 from nipstool.prune_nsc.decoder import Decoder, Width, check_width, has_weights, open_checkpoint, read_decoder
-from nipstool.prune_nsc.bounds import upper_bound
 from nipstool.prune_nsc.solver import InfeasibleError, Problem, Solution, solve, solve_uniform
 
 RESOURCES = ("params", "flops", "kv_bytes")

@@ -20,10 +20,10 @@ from nipstool.kit.files import check_input
 from nipstool.kit.language_models import read_config_json
 from nipstool.kit.parts import reason
 from nipstool.kit.progress import Progress, silent
+from nipstool.prune_nsc.bounds import upper_bound
 from nipstool.prune_nsc.capacity import DEGENERATE_BELOW, Scale
 from nipstool.prune_nsc.choices import Choices, Unit, at_initialisation, units_of
 from nipstool.prune_nsc.decoder import Decoder, Width, check_prunable, decoder_of
-from nipstool.prune_nsc.bounds import upper_bound
 from nipstool.prune_nsc.plan import RESOURCES, chosen_widths
 from nipstool.prune_nsc.solver import InfeasibleError, Problem, Solution, runner_up, solve
 

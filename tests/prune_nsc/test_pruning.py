@@ -3,7 +3,6 @@
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,8 @@ from nipstool.kit.errors import DataError, InputMissingError, NipsError, OutputE
 from nipstool.prune_nsc import Budgets, Pruned, Settings, prune
 from nipstool.prune_nsc.check import CheckError, check_blocks, check_logits
 from nipstool.prune_nsc.decoder import read_decoder
+from nipstool.prune_nsc.measuring import protected, random_scores
+from nipstool.prune_nsc.selection import select
 
 IDS = torch.randint(VOCABULARY, (2, 20), generator=torch.Generator().manual_seed(7))
 CASES = [
@@ -174,11 +175,15 @@ def test_the_last_and_first_layers_stay(tmp_path: Path) -> None:
     folder = make(tmp_path / "in", "llama")
     pruned = run(folder, tmp_path / "out", {"ratio": 0.8}, units="layers", keep_first=1, keep_last=2)
     assert [layer.source for layer in pruned.kept] == [0, 2, 3]
-    settings = Settings(units="layers", keep_last=2)
-    for seed in range(6):
-        out = str(tmp_path / f"random{seed}")
-        random = prune(str(folder), out, Budgets(ratio=0.8), replace(settings, seed=seed), channels="random")
-        assert [layer.source for layer in random.kept] == [0, 2, 3]
+    decoder, widths = read_decoder(str(folder)), pruned.plan.answer.layers
+    for seed in range(20):
+        turns = random_scores(decoder, "layers", seed).turns
+        assert turns is not None
+        kept = select(decoder, widths, {}, protected(turns, pruned.plan))
+        assert [layer.source for layer in kept] == [0, 2, 3]
+    settings = Settings(units="layers", keep_last=2, seed=1)
+    random = prune(str(folder), str(tmp_path / "random"), Budgets(ratio=0.8), settings, channels="random")
+    assert [layer.source for layer in random.kept] == [0, 2, 3]
     with pytest.raises(UsageError, match="reachable"):
         run(folder, tmp_path / "less", {"ratio": 0.3}, units="layers", keep_first=2, keep_last=2)
 
@@ -202,7 +207,7 @@ def test_evaluation_does_not_touch_the_weights(tmp_path: Path, stories: tuple[st
 
     def made(name: str, evaluate: str | None) -> Pruned:
         out = str(tmp_path / name)
-        return prune(model, out, Budgets(), Settings(ffn=0.75), tokens=2048, evaluate=evaluate)
+        return prune(model, out, Budgets(), Settings(ffn=0.75), tokens=1024, evaluate=evaluate)
 
     plain, with_text = made("plain", None), made("text", text)
     made("other", str(other))

@@ -8,19 +8,23 @@ import pytest
 from scipy.optimize import LinearConstraint, linprog, milp
 
 from nipstool.prune_nsc.bounds import upper_bound
-from nipstool.prune_nsc.fronts import solve_by_fronts
+from nipstool.prune_nsc.fronts import solve_by_fronts, undominated_by_bits
 from nipstool.prune_nsc.solver import Group, InfeasibleError, Problem, Solution, runner_up, solve, solve_uniform
 
 
 def problem(seed: int, groups: int, choices: int, budgets: int, *, equal: bool = False) -> Problem:
-    """Random groups of up to `choices` choices with 3 costs; small integers as values, so that many tie."""
+    """Random groups of up to `choices` choices with 3 costs; small integers as values, so that many tie.
+
+    Of every other seed the groups are of three kinds, which take turns as parts of layers do.
+    """
     rng = np.random.default_rng(seed)
     made = []
-    for _ in range(groups):
+    for i in range(groups):
         n = int(rng.integers(1, choices + 1))
         values = rng.integers(0, 12, n) if rng.random() < 0.5 else rng.random(n)
         costs = rng.integers(1, 60, (n, 3)) * int(rng.integers(1, 4))
-        made.append(Group("g", tuple(map(float, values)), tuple(tuple(map(int, c)) for c in costs)))
+        kind = "abc"[i % 3 * (seed // 3 % 2)]
+        made.append(Group(kind, tuple(map(float, values)), tuple(tuple(map(int, c)) for c in costs)))
     if equal:
         made = [made[0]] * (groups // 2) + [made[-1]] * (groups - groups // 2)
     free = Problem(tuple(made), (None,) * 3)
@@ -96,23 +100,59 @@ def programme(p: Problem) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarra
     return value, cost, limits, (owner[None] == np.arange(len(p.groups))[:, None]).astype(float)
 
 
+def unrelated(seed: int, budgets: int, groups: int = 32) -> Problem:
+    """Groups of 20 choices whose values and three costs have nothing to do with each other."""
+    rng = np.random.default_rng(seed)
+    made = []
+    for _ in range(groups):
+        costs = tuple(tuple(map(int, c)) for c in rng.integers(1, 10**6, (20, 3)))
+        made.append(Group("g", tuple(map(float, rng.random(20))), costs))
+    free = Problem(tuple(made), (None,) * 3)
+    limits = [int(low + (high - low) * rng.uniform(0.15, 0.5)) for low, high in map(free.reachable, range(3))]
+    return Problem(free.groups, tuple(limit if r < budgets else None for r, limit in enumerate(limits)))
+
+
 @pytest.mark.parametrize("start", range(0, 50, 10))
 def test_it_is_the_integer_programme(start: int) -> None:
     exact = 0
     for seed in range(start, start + 10):
-        p = layers(seed, 1 + seed % 2)
+        p = (layers if seed % 4 == 0 else unrelated)(seed, 1 + seed % 3)
         value, cost, limits, one = programme(p)
         scale = limits[:, None]
         rules = [LinearConstraint(cost / scale, -np.inf, 1), LinearConstraint(one, 1, 1)]
         answer = milp(-value, constraints=rules, integrality=np.ones(len(value)), options={"mip_rel_gap": 0})
+        if answer.status == 2:
+            with pytest.raises(InfeasibleError, match="together"):
+                solve(p)
+            exact += 1
+            continue
         theirs = np.round(answer.x).astype(bool)
         found = solve(p)
+        assert np.all(np.array(found.costs)[p.bounded] <= limits)
         if np.all(cost[:, theirs].sum(axis=1) <= limits):  # its tolerance lets a budget be passed by 1e-6
             assert found.value == pytest.approx(value[theirs].sum(), rel=1e-9)
             exact += 1
         else:
             assert found.value <= -answer.fun * (1 + 1e-9)
     assert exact >= 9
+
+
+def test_budgets_that_pull_apart_take_few_labels() -> None:
+    """Counted, not timed: bounds that fit each label keep three budgets from growing into millions of labels."""
+    assert max(solve(unrelated(seed, 3)).explored for seed in range(100, 104)) < 30_000
+
+
+@pytest.mark.parametrize(("count", "high"), [(1, 5), (63, 9), (65, 9), (700, 40), (2048, 10**6), (3000, 10**6)])
+def test_a_label_goes_where_an_earlier_one_takes_no_more(count: int, high: int) -> None:
+    costs = _first_seen(np.random.default_rng(count).integers(0, high, (count, 3)))
+    free = [i for i in range(len(costs)) if not np.any(np.all(costs[:i] <= costs[i], axis=1))]
+    found = undominated_by_bits(costs).tolist()
+    assert set(free) <= set(found)
+    assert len(found) <= len(free) * (1 if count <= 2048 else 1.1)
+
+
+def _first_seen(costs: np.ndarray) -> np.ndarray:
+    return np.array(list(dict.fromkeys(map(tuple, costs.tolist()))))
 
 
 @pytest.mark.parametrize("seed", range(12))
