@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -61,21 +61,11 @@ def run(
     ] = "ess",
     ess: Annotated[
         float | None,
-        typer.Option(
-            min=0.0,
-            max=1.0,
-            metavar="SHARE",
-            help="Effective share below which ess acts; by default 0.7 for nbf with a checkpoint, else 0.5.",
-        ),
+        typer.Option(min=0.0, max=1.0, metavar="SHARE", help="Effective share below which ess acts."),
     ] = None,
     keep: Annotated[
         float | None,
-        typer.Option(
-            min=0.0,
-            max=1.0,
-            metavar="SHARE",
-            help="Share kept by systematic resampling; 0.5 for nbf without a checkpoint, else 0 by default.",
-        ),
+        typer.Option(min=0.0, max=1.0, metavar="SHARE", help="Share kept by systematic resampling."),
     ] = None,
     temper: Annotated[
         bool, typer.Option("--temper/--no-temper", help="Update in stages where one would kill most particles.")
@@ -174,10 +164,7 @@ def train(
     ] = 1024,
     steps: Annotated[int, typer.Option(min=1, metavar="N", help="Training steps.")] = 8000,
     batch: Annotated[int, typer.Option(min=2, metavar="N", help="Beliefs a training step.")] = 128,
-    resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Go on with an interrupted run.", rich_help_panel=options.COMMON),
-    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = 0,
     json: options.Json = False,
@@ -217,19 +204,11 @@ def train(
         generator = start.about["generator"]
     plan = Plan(generator, scenarios, steps, batch, seed, {"param": param, "init": init})
     with joined(str(where)) as group:
-        done = fit(
-            dynamics,
-            plan,
-            output,
-            start=start,
-            device=where,
-            force=force,
-            resume=resume,
-            stage=terminal.progress if group.rank == 0 else Terminal(False, True, 0, "none").progress,
-            group=group,
-        )
-        if group.rank > 0:
-            return
+        how: dict[str, Any] = {"start": start, "device": where, "force": force, "resume": resume, "group": group}
+        stage = (terminal if group.rank == 0 else Terminal(False, True, 0, "none")).progress
+        done = fit(dynamics, plan, output, stage=stage, **how)
+    if group.rank > 0:
+        return
     result = {"output": output, "beliefs": done.beliefs, "steps": steps, "validation": done.validation}
     if Path(output).is_file():
         run.write(Path(output), device=str(where), seed=seed, inputs={}, result=result)

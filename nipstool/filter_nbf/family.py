@@ -7,7 +7,8 @@ share some.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -29,10 +30,14 @@ KERNEL = Kernel(0.2)
 
 @dataclass(frozen=True)
 class Snapshots:
-    """sets (N, HELD, d) of equally weighted particles, and (N,) the scenario each comes from."""
+    """sets (N, HELD, d) of equally weighted particles, and (N,) the scenario each comes from.
+
+    ranges: lowest and highest value of every parameter that is a number, over the members of the family.
+    """
 
     sets: np.ndarray
     scenario: np.ndarray
+    ranges: dict[str, list[float]] = field(default_factory=dict)
 
 
 def snapshots(
@@ -50,16 +55,23 @@ def snapshots(
     """
     group = group or Group()
     mine = group.share(range(scenarios))
-    made: dict[int, np.ndarray] = {}
+    made: dict[int, tuple[np.ndarray, dict[str, Any]]] = {}
     for done, index in enumerate(mine):
         rng = np.random.default_rng([seed, index])
-        member = dynamics.with_params(**dynamics.model.sample_params(rng))
-        made[index] = np.stack(_beliefs(member, rng, per_scenario)).astype(np.float32)
+        params = dynamics.model.sample_params(rng)
+        member = dynamics.with_params(**params)
+        made[index] = np.stack(_beliefs(member, rng, per_scenario)).astype(np.float32), params
         progress(done + 1, len(mine))
     for others in group.gather(made):
         made |= others
-    owner = [np.full(len(made[index]), index) for index in range(scenarios)]
-    return Snapshots(np.concatenate([made[index] for index in range(scenarios)]), np.concatenate(owner))
+    sets = [made[index][0] for index in range(scenarios)]
+    owner = [np.full(len(some), index) for index, some in enumerate(sets)]
+    return Snapshots(np.concatenate(sets), np.concatenate(owner), _ranges([made[i][1] for i in range(scenarios)]))
+
+
+def _ranges(members: list[dict[str, Any]]) -> dict[str, list[float]]:
+    numbers = [name for name, value in members[0].items() if isinstance(value, int | float)]
+    return {name: [min(m[name] for m in members), max(m[name] for m in members)] for name in numbers}
 
 
 def _beliefs(dynamics: Dynamics, rng: np.random.Generator, count: int) -> list[np.ndarray]:

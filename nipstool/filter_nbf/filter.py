@@ -33,9 +33,10 @@ INFLATION = 2.0  # of the kernel after a collapse, in Silverman's bandwidths
 class Settings:
     """How the loop runs.
 
-    n: particles. regenerate: "ess", "always" or "never". threshold: share of n below which "ess" acts.
-    keep: share kept by systematic resampling. None is the belief's own, for both. temper: whether updates may go
-    in stages. stage_size: share of n that a stage must leave. stages: the most a step may take. least: smallest exponent.
+    n: particles. regenerate: "ess", "always" or "never".
+    threshold: share of n below which "ess" acts. keep: share that resampling keeps. None: as the belief has it.
+    temper: whether updates may go in stages. stage_size: share of n that a stage must leave. stages: the most a
+    step may take. least: smallest exponent.
     max_dt: longest time that the model is asked to bridge at once.
     """
 

@@ -12,7 +12,7 @@ from nipstool.filter_nbf.mixture import Mixture, draw, in_state_space, mixture_o
 from nipstool.filter_nbf.model import Dynamics
 from nipstool.filter_nbf.scores import energy_distance
 
-WATCHED = 128  # particles of either set that are compared: the distance costs their square
+WATCHED = 64  # particles of either set that are compared: the distance costs their square
 BOUNDARIES = (8.0, 32.0, 128.0)  # of the effective size: what a small set embeds to differs more from it
 
 

@@ -36,6 +36,7 @@ WORST = -40.0  # log densities below it teach nothing but where an outlier lay
 MIXED = 0.15  # share of training beliefs that are mixtures of two
 HELD_BACK = 0.1  # share of the scenarios for validation
 ALARM = 0.99  # quantile of the off-family score over beliefs of the family
+MARGIN = 1.5  # of the alarm: weights that come from a likelihood scatter the score more than those drawn here
 
 LogDensity = Callable[[dict[str, Tensor], Tensor, Tensor, Tensor], Tensor]
 ALONE = Group()
@@ -122,6 +123,7 @@ def train(
     validation = validate(tensors, unseen, compute) if len(unseen) else {}
     total = steps + (start.about["steps"] if start is not None else 0)
     about = {**describe(dynamics), "generator": generator, "steps": total, "seed": seed, "validation": validation}
+    about["family"] = {"scenarios": count, "beliefs": len(family.sets), "parameters": family.ranges}
     checkpoint = Checkpoint({name: value.astype(np.float64) for name, value in arrays.items()}, about)
     raw = unseen if len(unseen) else known
     checkpoint = calibrate(checkpoint, dynamics, _unscaled(raw, params), seed)
@@ -234,6 +236,6 @@ def calibrate(checkpoint: Checkpoint, dynamics: Dynamics, sets: np.ndarray, seed
             fresh = belief.generate(dynamics, some, np.log(w), n // 2, Draws([rng]))
             scores[size_bin(np.log(w))[0]].append(float(belief.score(dynamics, some, np.log(w), fresh)[0]))
     every = [s for some in scores for s in some]
-    limits = [np.quantile(some if len(some) >= 50 else every, ALARM) for some in scores]
+    limits = [MARGIN * np.quantile(some if len(some) >= 50 else every, ALARM) for some in scores]
     params = checkpoint.params | {"cal.threshold": np.array(limits)}
     return Checkpoint(params, checkpoint.about)

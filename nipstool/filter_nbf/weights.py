@@ -11,6 +11,7 @@ import numpy as np
 from nipstool.filter_nbf.arrays import wrap
 
 LEVELS = (0.05, 0.5, 0.95)
+NEARLY = 1.0 - 1e-9  # of a level: rounding must not decide where it falls between two particles
 
 
 def log_normalise(logw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -144,12 +145,12 @@ def quantiles(x: np.ndarray, w: np.ndarray, mean: np.ndarray, angles: Sequence[i
     rows = np.ascontiguousarray(np.swapaxes(x, -1, -2))  # (B, d, n)
     if w.min() == w.max():
         rows.sort(-1)
-        return np.stack([rows[..., math.ceil(level * n) - 1] for level in LEVELS], axis=1)
+        return np.stack([rows[..., math.ceil(level * n * NEARLY) - 1] for level in LEVELS], axis=1)
     order = rows.argsort(-1)
     order += n * np.arange(size)[:, None, None]  # places in w
     edges = w.ravel()[order].cumsum(-1)
     total = edges[..., -1:]
-    places = np.stack([(edges < level * total).sum(-1) for level in LEVELS], axis=1)  # (B, 3, d)
+    places = np.stack([(edges < level * total * NEARLY).sum(-1) for level in LEVELS], axis=1)  # (B, 3, d)
     np.minimum(places, n - 1, out=places)
     track, column = np.arange(size)[:, None, None], np.arange(d)
     return rows[track, column, order[track, column, places] - n * track]

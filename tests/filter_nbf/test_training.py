@@ -86,7 +86,7 @@ def test_a_resumed_run_does_only_what_is_left(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.slow
 def test_two_processes_train_the_same_networks(tmp_path: Path) -> None:
-    """Batches are shared and gradients summed: equal up to rounding after a few steps. Slow: three interpreters."""
+    """Batches are shared and gradients summed: equal but for rounding. Slow: it starts four interpreters."""
     words = ["filter-nbf", "train", "--domain", "nile", "--scenarios", "4", "--steps", "6", "--batch", "9"]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
     alone, both = tmp_path / "alone", tmp_path / "both"

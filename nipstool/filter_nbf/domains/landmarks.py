@@ -71,17 +71,21 @@ class Landmarks:
         return xp.stack([px, py, wrap(x[..., 2] + turn)], axis=-1)
 
     def log_likelihood(self, y: Array, x: Array, u: Array) -> Array:
-        """(..., n, 3); the landmark's own column is 0. Raises ValueError for a landmark nobody knows."""
+        """(..., n, 3); the landmark's own column is 0, and every one where no landmark is named.
+
+        Raises ValueError for a landmark nobody knows.
+        """
         xp = namespace(x)
         y = like(y, x)
         reach, bearing = self._expected(x, self._places(y))
-        columns = [xp.zeros_like(x[..., 0])]
+        nothing, named = xp.zeros_like(x[..., 0]), ~xp.isnan(y[..., 0])
+        columns = [nothing]
         for residual, sd, width in (
             (y[..., 1] - reach - self.range_bias, self.range_sd, 10.0),
             (wrap(y[..., 2] - bearing), self.bearing_sd, 2.0 * math.pi),
         ):
             good = (1.0 - self.outliers) * xp.exp(normal_logpdf(residual, sd))
-            columns.append(xp.log(good + self.outliers / width))
+            columns.append(xp.where(named, xp.log(good + self.outliers / width), nothing))
         return xp.stack(columns, axis=-1)
 
     def simulate_obs(self, x: Array, u: Array, rng: Any) -> Array:
