@@ -5,9 +5,11 @@ takes from here the options that mean something for it.
 """
 
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from difflib import get_close_matches
 from enum import StrEnum
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -156,3 +158,25 @@ def check_plot(path: Path, *, force: bool, beside: Iterable[str] = ()) -> None:
     if path.suffix.lstrip(".").lower() not in PICTURES:
         raise UsageError(f"--plot {path}: expected a name that ends in .png, .pdf or .svg")
     check_output(path, inputs=[name for name in beside if name != "-"], force=force)
+
+
+def sharing(*groups: Callable[..., None]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add the options of `groups`, functions of options alone, to a verb; it gets their values as `given`, a dict.
+
+    Where several verbs take the same many options, each is spelled once.
+    """
+
+    def add(verb: Callable[..., None]) -> Callable[..., None]:
+        own = {name: p for name, p in signature(verb).parameters.items() if name != "given"}
+        shared = {name: p for group in groups for name, p in signature(group).parameters.items()}
+
+        @wraps(verb)
+        def run(**values: Any) -> None:
+            verb(**{name: values[name] for name in own}, given={name: values[name] for name in shared})
+
+        parameters = [p.replace(kind=Parameter.KEYWORD_ONLY) for p in (own | shared).values()]
+        run.__dict__["__signature__"] = Signature(parameters)
+        run.__annotations__ = {p.name: p.annotation for p in parameters}
+        return run
+
+    return add
