@@ -72,6 +72,7 @@ class Recipe:
         batch_tokens: channel tokens a step, over all ranks.
         weights of the loss: L = ntp + detection + onset + hazard + descriptors.
         val_share: of the subjects (or, with one split by time, of every recording) kept for validation.
+        rereference: share of the windows in which unipolar channels become differences of random pairs of them.
         patience: validations without a better loss before training stops; 0 never stops.
     """
 
@@ -88,6 +89,7 @@ class Recipe:
     hazard: float = 0.2
     descriptors: float = 0.3
     channel_dropout: float = 0.3
+    rereference: float = 0.5
     text_dropout: float = 0.2
     seizure_share: float = 0.5
     split: str = "auto"

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from nipstool.eeg_pretrain.config import Config, Recipe
 from nipstool.eeg_pretrain.recording import Recording, Segment
 from nipstool.eeg_pretrain.targets import Known, Targets, on_the_clock, targets_of
-from nipstool.eeg_pretrain.tokenizer import Placement
-from nipstool.eeg_pretrain.tracks import Tokens, choose, read_tokens, whole_tokens
+from nipstool.eeg_pretrain.tokenizer import Placement, place
+from nipstool.eeg_pretrain.tracks import (
+    SCALE_S,
+    Choice,
+    Tokens,
+    choose,
+    differences,
+    read_tokens,
+    whole_tokens,
+)
 from nipstool.kit.errors import DataError
 
 CACHE_BYTES = 1 << 30  # below it all signals are filtered once and kept
@@ -37,13 +45,20 @@ class Item:
 
 @dataclass(frozen=True)
 class Window:
-    """What one example is made of. `channels` are places in the recording's Choice; `flip` their random signs."""
+    """What one example is made of.
+
+    Attributes:
+        channels: (C,) places in the recording's Choice; flip: (C,) their random signs.
+        minus: (C,) places of what is subtracted from each, -1 for nothing.
+        told: whether the model is told the recording's text.
+    """
 
     item: Item
     first: int
     last: int
     channels: np.ndarray
     flip: np.ndarray
+    minus: np.ndarray
     told: bool
 
 
@@ -64,6 +79,7 @@ class Corpus:
         self.choices = [choose(recording) for recording in recordings]
         self.split = _split_kind(recordings, recipe.split)
         self.held_out = _held_out(recordings, recipe) if self.split == "subject" else frozenset()
+        self.unipolar = [_unipolar(recording, c) for recording, c in zip(recordings, self.choices, strict=True)]
         self.train: list[Item] = []
         self.validation: list[Item] = []
         for number, known in enumerate(on_the_clock(recordings)):
@@ -130,7 +146,12 @@ class Corpus:
         count = len(self.choices[item.number].numbers)
         channels = np.sort(random.permutation(count)[:kept])
         flip = random.choice(np.array([-1.0, 1.0], np.float32), size=kept)
-        return Window(item, first, last, channels, flip, bool(random.uniform() >= recipe.text_dropout))
+        minus = np.full(kept, -1)
+        partners, told = self.unipolar[item.number], bool(random.uniform() >= recipe.text_dropout)
+        if len(partners) > 1 and random.uniform() < recipe.rereference:
+            chosen = random.choice(partners, size=kept)
+            minus = np.where(np.isin(channels, partners) & (chosen != channels), chosen, -1)
+        return Window(item, first, last, channels, flip, minus, told)
 
     def fixed(self, items: Sequence[Item], most: int) -> list[list[Window]]:
         """At most about `most` windows that tile items, evenly spread, all channels and signs as they are."""
@@ -140,8 +161,8 @@ class Corpus:
             for first in range(item.first, item.last, self.context):
                 last = min(first + self.context, item.last)
                 if last - first >= SHORTEST or first == item.first:
-                    ones = np.ones(count, np.float32)
-                    windows.append(Window(item, first, last, np.arange(count), ones, True))
+                    ones, nothing = np.ones(count, np.float32), np.full(count, -1)
+                    windows.append(Window(item, first, last, np.arange(count), ones, nothing, True))
         chosen = windows[:: max(1, -(-len(windows) // most))]
         groups: dict[tuple[int, int], list[Window]] = {}
         for window in chosen:
@@ -150,13 +171,29 @@ class Corpus:
 
     def read(self, window: Window) -> Example:
         """The tokens of a window."""
-        tokens = self._tokens(window.item, window.first, window.last)
-        rows = window.channels
-        placement = self.choices[window.item.number].placement
-        flip = np.where(placement.kind[rows] == 2, np.float32(1.0), window.flip)  # a saturation has no polarity
-        x = tokens.x[rows] * flip[:, None, None]
-        kept = Placement(placement.geometry[rows], placement.sign[rows], placement.kind[rows])
-        return Example(Tokens(x, tokens.scale[rows], tokens.valid[rows], tokens.start), kept, window)
+        rows, item = window.channels, window.item
+        whole = self.choices[item.number].placement
+        placement = Placement(whole.geometry[rows], whole.sign[rows], whole.kind[rows])
+        if (window.minus >= 0).any():
+            before = min(window.first - item.first, round(SCALE_S / self.config.token_s))
+            tokens = self._tokens(item, window.first - before, window.last)
+            tokens = differences(tokens, rows, window.minus, self.config).cut(before, len(tokens))
+            placement = self._placed(window)
+        else:
+            tokens = self._tokens(item, window.first, window.last).of(rows)
+        flip = np.where(placement.kind == 2, np.float32(1.0), window.flip)  # a saturation has no polarity
+        flipped = Tokens(tokens.x * flip[:, None, None], tokens.scale, tokens.valid, tokens.start)
+        return Example(flipped, placement, window)
+
+    def _placed(self, window: Window) -> Placement:
+        """The placement of differences: each channel's electrode, and that of what is subtracted."""
+        recording, choice = self.recordings[window.item.number], self.choices[window.item.number]
+        channels = [recording.channels[choice.numbers[n]] for n in window.channels]
+        for number, other in enumerate(window.minus):
+            if other >= 0:
+                cathode = recording.channels[choice.numbers[other]].anode
+                channels[number] = replace(channels[number], cathode=cathode, bipolar=True)
+        return place(channels)
 
     def _tokens(self, item: Item, first: int, last: int) -> Tokens:
         recording, choice = self.recordings[item.number], self.choices[item.number]
@@ -174,6 +211,12 @@ def targets_of_segment(recording: Recording, known: Known, segment: Segment, con
     """The targets of all whole tokens of a segment."""
 
     return targets_of(recording, known, segment, whole_tokens(segment, config), config)
+
+
+def _unipolar(recording: Recording, choice: Choice) -> np.ndarray:
+    """Places in a Choice of EEG channels against a common reference: their differences are channels too."""
+    channels = [recording.channels[n] for n in choice.numbers]
+    return np.array([n for n, c in enumerate(channels) if c.kind == "eeg" and not c.bipolar], int)
 
 
 def _runs(seizure: np.ndarray, first: int, last: int) -> tuple[tuple[int, int], ...]:

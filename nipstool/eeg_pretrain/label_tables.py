@@ -9,7 +9,7 @@ from pathlib import Path
 
 from nipstool.eeg_pretrain.label_words import BACKGROUND, Event, end_before_start, is_seizure, pair_up
 from nipstool.eeg_pretrain.recording import Seizure
-from nipstool.kit.errors import InputMissingError
+from nipstool.kit.errors import DataError, InputMissingError
 
 Found = tuple[list[Seizure], list[str]] | None
 
@@ -47,6 +47,14 @@ def number(text: str | None) -> float | None:
     return found if math.isfinite(found) else None
 
 
+def columns_of(path: Path) -> list[str]:
+    """The names of a table's columns in lower case; none where it is empty."""
+    for line in read_text(path).splitlines():
+        if line.strip() and not line.lstrip().startswith("#"):
+            return [name.strip().lower() for name in re.split(r"[\t,;]", line)]
+    return []
+
+
 def rows_of(path: Path) -> list[tuple[int, dict[str, str]]]:
     """Line numbers and cells by lower-case column name, of a table with a header; lines with # are comments."""
     lines = [(n, line) for n, line in enumerate(read_text(path).splitlines(), 1) if line.strip()]
@@ -54,7 +62,10 @@ def rows_of(path: Path) -> list[tuple[int, dict[str, str]]]:
     if not lines:
         return []
     separator = "\t" if "\t" in lines[0][1] else ";" if ";" in lines[0][1] else ","
-    cells = list(csv.reader((line for _, line in lines), delimiter=separator))
+    try:
+        cells = list(csv.reader((line.replace("\0", "") for _, line in lines), delimiter=separator))
+    except csv.Error as error:
+        raise DataError(f"{path}: is no table: {error}") from error
     names = [name.strip().lower() for name in cells[0]]
     return [
         (line, {name: cell.strip() for name, cell in zip(names, row, strict=False)})
@@ -65,16 +76,16 @@ def rows_of(path: Path) -> list[tuple[int, dict[str, str]]]:
 def read_events(path: Path, recording: Path, fs: float) -> Found:
     """Events with a column for the onset, and one for the duration or the end. None where nothing tells seizures.
 
-    Rows without an onset (n/a) are left out, as are those of other things than seizures.
+    Rows without an onset (n/a) are left out, as are those of other things than seizures. Without a column that
+    tells what a row is, only X.seizures.tsv is read.
     """
     rows = rows_of(path)
-    header = read_text(path).lstrip().splitlines()
-    names = re.split(r"[\t,;]", header[0].lower()) if header else []
-    has_type = any(name.strip() in TYPES for name in names)
-    if not any(name.strip() in ONSETS for name in names):
+    names = columns_of(path)
+    has_type = any(name in TYPES for name in names)
+    if not any(name in ONSETS for name in names) or not (has_type or path.name.endswith(".seizures.tsv")):
         return None
     events = []
-    speaks = any(name.strip() in ("eventtype", "event_type") for name in names) or not has_type
+    speaks = any(name in ("eventtype", "event_type") for name in names) or not has_type
     for line, row in rows:
         text = _cell(row, TYPES) or ("" if has_type else "sz")
         speaks = speaks or is_seizure(text) or bool(BACKGROUND.search(text.lower()))
@@ -94,13 +105,12 @@ def _cell(row: dict[str, str], names: tuple[str, ...]) -> str:
 
 def read_tusz(path: Path, recording: Path, fs: float) -> Found:
     """channel,start_time,stop_time,label,confidence: seiz in .csv_bi; fnsz, gnsz, ... a channel in .csv."""
-    rows = rows_of(path)
-    if rows and not {"start_time", "stop_time", "label"} <= rows[0][1].keys():
+    if not {"start_time", "stop_time", "label"} <= set(columns_of(path)):
         return None
     found = []
-    for line, row in rows:
-        start, stop = number(row["start_time"]), number(row["stop_time"])
-        if start is None or stop is None or not re.fullmatch(r"seiz|[a-z]{2}sz|sz", row["label"].lower()):
+    for line, row in rows_of(path):
+        start, stop, label = number(row.get("start_time")), number(row.get("stop_time")), row.get("label", "")
+        if start is None or stop is None or not re.fullmatch(r"seiz|[a-z]{2}sz|sz", label.lower()):
             continue
         if stop < start:
             raise end_before_start(path, line, start, stop)

@@ -10,12 +10,13 @@ from nipstool.eeg_pretrain.recording import Seizure
 from nipstool.kit.errors import DataError
 
 _SEIZURE = re.compile(
-    r"(?<![a-z])(sz|seiz|seizures?|szr?s?|[a-z]{2}sz|ictal|anfall|anfälle|crisis|crise|crises)(?![a-z])"
+    r"(?<![a-z])(sz|seiz|seizures?|szr?s?|[a-z]{2}sz|ictal|gtcs?|fbtcs?|fias|anfall|anfälle|crisis|crise|crises)(?![a-z])"
 )
 _NOT_ONE = re.compile(
     r"no[nt]?[\s_-]+(\w+[\s_-]+)?(sz|seiz|ictal)|nonictal|inter[\s_-]?ictal|(pre|post|peri)[\s_-]?(ictal|sz|seiz)"
     r"|pseudo|pnes|possible|\?|without|kein|sans|sin\b|drill|free|history|medication|button"
 )
+MAX_PAIR_S = 600.0  # between two marks with the same text that are start and end of one seizure
 _START = re.compile(r"(?<![a-z])(start\w*|onset|begin\w*|beginn|on|eo|clinical onset|debut|inicio)(?![a-z])")
 _END = re.compile(r"(?<![a-z])(end\w*|offset|stop\w*|off|ende|over|fin|finish\w*|termination)(?![a-z])")
 BACKGROUND = re.compile(r"(?<![a-z])(bckg|background|bkg|non[\s_-]?seizure|no[\s_-]?seizure)(?![a-z])")
@@ -70,7 +71,7 @@ def pair_up(events: Iterable[Event], where: str) -> tuple[list[Seizure], list[st
             opened = None
         elif opened is None:
             opened = event
-        elif not _START.search(lower):
+        elif event.text == opened.text and event.onset_s - opened.onset_s <= MAX_PAIR_S:
             found.append(Seizure(opened.onset_s, event.onset_s))  # twice the same word: start and end
             opened = None
         else:

@@ -60,7 +60,8 @@ def references(
             try:
                 named.append(_from_events(path))
             except NipsError as error:
-                problems.append(Problem(path, str(error).removeprefix(f"{path}: "), named=path in folders))
+                missing, reason = isinstance(error, InputMissingError), str(error).removeprefix(f"{path}: ")
+                problems.append(Problem(path, reason, missing, named=path in folders))
     return sorted(named, key=lambda one: one.stem), Found(found.recordings, problems), unlabelled
 
 
@@ -122,6 +123,9 @@ def read_predictions(path: Path) -> dict[str, tuple[Path, EventFile]]:
 
 def match(predictions: dict[str, tuple[Path, EventFile]], known: Sequence[Reference]) -> Matched:
     """Each reference with its prediction. One without is left out and named: silence is not an answer."""
+    if len(predictions) == len(known) == 1:  # then there is no doubt, whatever their names
+        (found,) = predictions.values()
+        predictions = {known[0].stem: found}
     judged, used, missing = [], [], []
     for one in known:
         if one.stem not in predictions:

@@ -42,12 +42,15 @@ def sum_over_ranks(values: Tensor) -> Tensor:
 
 
 def sum_gradients(parameters: Sequence[nn.Parameter]) -> None:
-    """Every parameter's gradient becomes its sum over ranks: one message, whatever each rank computed."""
-    if not dist.is_initialized():
-        return
+    """Every parameter's gradient becomes its sum over ranks, in one message; 0 where no rank computed one.
+
+    One process does the same: a parameter without a gradient would be left out of the weight decay.
+    """
     for p in parameters:
         if p.grad is None:
             p.grad = torch.zeros_like(p)
+    if not dist.is_initialized():
+        return
     flat = torch.cat([p.grad.flatten() for p in parameters if p.grad is not None])
     dist.all_reduce(flat)
     at = 0

@@ -9,6 +9,7 @@ chewing, a loose electrode, a slow movement. None of them is a seizure.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -218,3 +219,14 @@ def _events(made: Simulated) -> str:
     rows = [f"{onset:.2f}\t{duration:.2f}\tsz\n" for onset, duration in made.seizures]
     whole = made.signals.shape[1] / FS
     return "onset\tduration\teventType\n" + ("".join(rows) or f"0.00\t{whole:.2f}\tbckg\n")
+
+
+def write_demo(folder: Path) -> None:
+    """Four people to train on and two more to be judged on, in two montages."""
+    common = {"minutes": 15.0, "seizures": 2, "seed": 0}
+    write_set(folder / "known", ["01", "02", "03", "04"], ["bipolar", "bipolar", "unipolar", "bipolar"], **common)
+    write_set(folder / "unseen", ["05", "06"], ["unipolar", "bipolar"], **common)
+
+
+if __name__ == "__main__":
+    write_demo(Path(sys.argv[1] if len(sys.argv) > 1 else "."))

@@ -11,29 +11,29 @@ from torch import Tensor
 
 from nipstool.kit.errors import DataError
 from nipstool.kit.files import AtomicFile
-from nipstool.kit.signals import uninterrupted
 
 KEY = "eeg-pretrain"
 
 
 def save_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
-    """Write tensors and a JSON document. A signal that comes meanwhile waits."""
+    """Write tensors and a JSON document, whole or not at all."""
     from safetensors.torch import save
 
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
     data = save(plain, {KEY: json.dumps(about, sort_keys=True)})
-    with uninterrupted(), AtomicFile(path, force=True) as out:
+    with AtomicFile(path, force=True) as out:
         out.file.write(data)
 
 
 def load_tensors(path: Path, told: str | None = None) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """What `save_tensors` wrote. Raises DataError where the file is another one."""
-    from safetensors import SafetensorError, safe_open
+    from safetensors import SafetensorError
+    from safetensors.torch import load
 
-    told = told or str(path)
+    from nipstool.kit.tensors import read_header
+
     try:
-        with safe_open(path, "pt") as file:
-            about = json.loads((file.metadata() or {})[KEY])
-            return {name: file.get_tensor(name) for name in file.keys()}, about  # noqa: SIM118
-    except (KeyError, ValueError, SafetensorError, OSError) as error:
-        raise DataError(f"{told}: holds no weights of this method") from error
+        header = read_header(path)
+        return load(path.read_bytes()), json.loads(header.metadata[KEY])
+    except (KeyError, ValueError, SafetensorError) as error:
+        raise DataError(f"{told or path}: holds no weights of this method") from error

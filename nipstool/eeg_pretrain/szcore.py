@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from nipstool.eeg_pretrain.label_tables import ONSETS, number, rows_of
+from nipstool.eeg_pretrain.label_tables import ONSETS, columns_of, number, rows_of
 from nipstool.eeg_pretrain.label_words import end_before_start, is_seizure
 from nipstool.kit.errors import DataError
 from nipstool.kit.files import StrPath, write_text
@@ -80,12 +80,11 @@ def read_file(path: Path) -> EventFile:
     Raises InputMissingError where it cannot be read; DataError where it has no column for the onset, a duration is
     missing or negative, or a confidence is outside [0, 1], with the line.
     """
-    rows = rows_of(path)
-    if rows and not any(name in ONSETS for name in rows[0][1]):
+    if not any(name in ONSETS for name in columns_of(path)):
         raise DataError(f"{path}: has no column for the onset; expected {', '.join(COLUMNS)}")
     events = []
     length = start = None
-    for line, row in rows:
+    for line, row in rows_of(path):
         length = number(row.get("recordingduration")) if length is None else length
         start = _time(row.get("datetime")) if start is None else start
         onset = number(next((row[name] for name in ONSETS if name in row), None))

@@ -44,8 +44,12 @@ class Tokens:
 
     def cut(self, first: int, last: int) -> Tokens:
         """Tokens first to last, counted from the start of this stretch."""
-        piece = slice(first, last)
+        piece = slice(max(first, 0), last)
         return Tokens(self.x[:, piece], self.scale[:, piece], self.valid[:, piece], self.start + first)
+
+    def of(self, rows: np.ndarray) -> Tokens:
+        """Some channels."""
+        return Tokens(self.x[rows], self.scale[rows], self.valid[rows], self.start)
 
 
 @dataclass(frozen=True)
@@ -178,6 +182,16 @@ class TokenStream:
         held = self._choice.placement.kind == 2
         scale = np.where(held[:, None], np.float32(1.0), scale)
         return Tokens(x, scale, valid, self._next)
+
+
+def differences(tokens: Tokens, rows: np.ndarray, minus: np.ndarray, config: Config) -> Tokens:
+    """Channels `rows`, each less the channel `minus` where that is not -1, with running scales of their own."""
+    taken = (minus >= 0)[:, None]
+    valid = tokens.valid[rows] & (tokens.valid[minus] | ~taken)
+    x = tokens.x[rows] - np.where(taken[..., None], tokens.x[minus], np.float32(0.0))
+    x = np.where(valid[..., None], x, np.float32(0.0))
+    own = RunningScale(len(rows), config.token_s).push(np.square(x.astype(np.float64)).mean(-1), valid)
+    return Tokens(x, np.where(taken, own, tokens.scale[rows]), valid, tokens.start)
 
 
 def read_tokens(

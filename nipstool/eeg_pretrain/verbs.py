@@ -117,6 +117,9 @@ def judge_predictions(voice: Voice, target: str, data: Sequence[str]) -> tuple[d
     told = read_predictions(Path(target))
     with voice.progress("read") as show:
         known, found, unlabelled = references(list(data), show)
+    failed = failure(found, data)
+    if failed is not None and found.problems and not known:
+        raise failed
     warn_problems(voice, found)
     matched = match(told, known)
     _warn_left_out(voice, "recordings have no labels and are left out", unlabelled)

@@ -8,6 +8,7 @@ import pytest
 
 from nipstool.eeg_pretrain.discover import find, is_recording, open_recording
 from nipstool.eeg_pretrain.montage import sites
+from nipstool.eeg_pretrain.signal import filter_whole
 from nipstool.kit.errors import DataError, InputMissingError
 
 Put = Callable[[str, bytes], Path]
@@ -105,6 +106,21 @@ def test_fif_has_its_own_positions_and_skips_what_was_skipped(fif: Path) -> None
     assert np.allclose(found[:256], expected[0, :256], atol=1e-3)
     assert np.isnan(found[256:384]).all()
     assert np.allclose(found[384:], expected[0, 384:], atol=1e-3)
+
+
+def test_what_is_not_a_number_stays_missing_on_the_way_to_the_model(tmp_path: Path) -> None:
+    import mne
+
+    data = np.random.default_rng(0).standard_normal((3, 2560)) * 1e-5
+    data[0, 500:600] = np.nan
+    data[1] = np.nan
+    raw = mne.io.RawArray(data, mne.create_info(["C3", "C4", "Cz"], 256.0, "eeg"), verbose="ERROR")
+    raw.save(tmp_path / "a_raw.fif", verbose="ERROR")
+    recording = open_recording(tmp_path / "a_raw.fif")
+    assert [channel.label for channel in recording.channels] == ["C3", "Cz"]  # C4 was never there
+    found = filter_whole(recording.read(0, 10), 256, 128)
+    assert 45 <= np.isnan(found[0]).sum() <= 55
+    assert np.isfinite(found[1]).all()
 
 
 @pytest.mark.realdata

@@ -1,6 +1,7 @@
 """Seizure labels in every form: real ones against what epilepsy2bids reads, and made ones with traps."""
 
 import ast
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 
 from nipstool.eeg_pretrain.discover import find, open_recording
 from nipstool.eeg_pretrain.labels import Labels, find_labels
+from nipstool.eeg_pretrain.recording import Seizure
 from nipstool.kit.errors import DataError
 from tests.eeg_pretrain.edf_bytes import edf, sine, stamps
 
@@ -129,7 +131,6 @@ BIDS = "onset\tduration\teventType\tconfidence\n"
             [(5, 13), (40, 1)],
         ),
         ("start,end,label\n5,15,seiz\n20,30,bckg\n", [(5, 10)]),
-        ("onset\tduration\n5\t15\n", [(5, 15)]),
         ("onset\tduration\teventType\n-3\t5\tsz\n", [(-3, 5)]),
         ("onset\tduration\ttrial_type\n3\t5\tpost-ictal\n9\t5\tno seizure\n", []),
     ],
@@ -139,6 +140,20 @@ def test_tables_of_events_are_read_in_all_their_forms(
 ) -> None:
     put("sub-01_task-x_events.tsv", text.encode())
     assert told(find_labels(put("sub-01_task-x_eeg.edf", b""), 256.0)) == expected
+
+
+def test_two_marks_far_apart_are_not_one_seizure(put: Put) -> None:
+    put("a_events.tsv", b"onset\tduration\ttrial_type\n5\t0\tseizure 1\n4000\t0\tseizure 2\n9000\t0\tseizure 2\n")
+    labels = find_labels(put("a_eeg.edf", b""), 256.0)
+    assert told(labels) == []
+    assert labels is not None
+    assert len(labels.warnings) == 3
+
+
+@pytest.mark.parametrize("columns", ["onset\tduration\tstage", "onset\tduration"])
+def test_a_table_that_does_not_say_what_its_rows_are_is_no_list_of_seizures(put: Put, columns: str) -> None:
+    put("a.tsv", f"{columns}\n5\t30\n".encode())
+    assert find_labels(put("a.edf", b""), 256.0) is None
 
 
 def test_events_of_an_experiment_are_no_labels(put: Put) -> None:
@@ -189,3 +204,44 @@ def test_labels_past_the_end_are_cut_with_a_warning(put: Put) -> None:
     assert [(s.onset_s, s.offset_s) for s in recording.seizures] == [(0, 1), (8, 10)]
     assert sum("is cut to" in warning for warning in recording.warnings) == 2
     assert sum("lies outside" in warning for warning in recording.warnings) == 1
+
+
+TUSZ = "# v\nchannel,start_time,stop_time,label,confidence\nTERM,10.0,20.0,seiz,1.0\nTERM,30,40,bckg,1.0\n"
+SEIZEIT = "# Source: x\n\n100\t130\tFIA\tHem:L\n400\tNone\tFA\tHem:R\n"
+FILES = {
+    "chb12-summary.txt": CHB.format(end=1124),
+    "Seizures-list-chb12.txt": SIENA.replace("PNO6-1", "chb12_27"),
+    "chb12_27_events.tsv": BIDS + "10.5\t20\tsz_foc_ia\t1\n40\t5\tsz\t1\n",
+    "chb12_27.csv_bi": TUSZ,
+    "chb12_27_a1.tsv": SEIZEIT,
+    "chb12_27.edf.seizures": "\x01\x58\x00\xec\x20\x00\x10\x27\x00\x80\x64\x84\x00\x00",
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_damaged_label_files_give_labels_or_one_line(put: Put, name: str) -> None:
+    rng, whole = random.Random(0), FILES[name].encode("latin-1")
+    path = put("chb12_27.edf", b"")
+    outcomes: list[Seizure] = []
+    for _ in range(200):
+        data = bytearray(whole)
+        for _ in range(rng.choice([1, 3, 10])):
+            place = rng.randrange(len(data))
+            data[place : place + rng.choice([0, 1, 1, 8])] = bytes(
+                rng.choice(b"\0\t\n:.-9Zn\xff\x94") for _ in "x"
+            )
+        put(name, bytes(data))
+        seizures, problem = outcome(path)
+        assert "\n" not in problem
+        assert not problem or name in problem
+        outcomes += seizures
+    assert all(np.isfinite([s.onset_s, s.offset_s]).all() and s.onset_s <= s.offset_s for s in outcomes)
+
+
+def outcome(path: Path) -> tuple[list[Seizure], str]:
+    """Seizures, or the one line of why not. Anything else that is raised is a bug."""
+    try:
+        labels = find_labels(path, 256.0)
+    except DataError as error:
+        return [], str(error)
+    return (list(labels.seizures) if labels is not None else []), ""

@@ -1,12 +1,14 @@
 """Along a recording: a stream is the whole, nothing looks ahead, gaps begin anew, and memory stays flat."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from nipstool.eeg_pretrain.config import Config
+from nipstool.eeg_pretrain.config import Config, Recipe
+from nipstool.eeg_pretrain.corpus import Corpus
 from nipstool.eeg_pretrain.discover import open_recording
 from nipstool.eeg_pretrain.edf_writer import write_edf
 from nipstool.eeg_pretrain.embed import embed
@@ -158,3 +160,22 @@ def test_other_signals_are_read_at_their_own_rates() -> None:
     assert saturation[[0, 4, 16]].tolist() == [0.0, -1.0, 1.0]  # (percent - 95) / 5
     assert tokens.valid[2].tolist() == [True] * 8 + [False] * 8 + [True] * 16  # 0 and below: the sensor is off
     assert tokens.valid[:2].all()
+
+
+def test_differences_of_unipolar_channels_are_channels(tmp_path: Path) -> None:
+    """A window with a channel subtracted is what a bipolar recording of the same electrodes gives."""
+    x = noise(3, 20.0)
+    write_edf(tmp_path / "u.edf", ["EEG Fp1", "EEG F7", "EEG Cz"], x, 128.0)
+    write_edf(tmp_path / "b.edf", ["Fp1-F7"], x[:1] - x[1:2], 128.0)
+    recipe = Recipe(split="time")
+    one, other = (Corpus([open_recording(tmp_path / f"{n}.edf")], SMALL, recipe, 40) for n in "ub")
+    (window,) = one.fixed(one.train, 1)[0]
+    chosen = replace(window, channels=np.array([0]), minus=np.array([1]), flip=np.ones(1, np.float32))
+    made = one.read(chosen)
+    (window,) = other.fixed(other.train, 1)[0]
+    expected = other.read(window)
+    assert np.array_equal(made.placement.geometry, expected.placement.geometry)
+    assert np.abs(made.tokens.x - expected.tokens.x).max() < 0.05  # two 16-bit files, a few uV a bit apart
+    assert made.tokens.scale == pytest.approx(expected.tokens.scale, rel=1e-3)
+    assert one.unipolar[0].tolist() == [0, 1, 2]
+    assert other.unipolar[0].tolist() == []

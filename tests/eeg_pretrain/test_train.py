@@ -28,7 +28,7 @@ from nipstool.kit.errors import DataError, NipsError, UsageError
 
 SMALL = Config(d=16, layers=1, heads=2, latents=2, bilinear=8, context=32)
 QUICK = Recipe(steps=6, batch_tokens=512, validate_every=2, split="subject")
-STEPS = ("--steps", "24", "--batch-tokens", "256", "--validate-every", "4", "--context", "8", "--threads", "1")
+STEPS = ("--steps", "12", "--batch-tokens", "256", "--validate-every", "3", "--context", "8", "--threads", "1")
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +48,7 @@ def trainer_of(recordings: list[Recording], recipe: Recipe = QUICK, seed: int = 
 
 
 def test_a_killed_run_resumes_to_the_same_bits(data: Path, recordings: list[Recording], tmp_path: Path) -> None:
-    wishes = Wishes(steps=24, batch_tokens=256, validate_every=4, context_s=8.0)
+    wishes = Wishes(steps=12, batch_tokens=256, validate_every=3, context_s=8.0)
     settings = settings_of(wishes, seed=3, device="cpu", text_model=None)
     run_training(recordings, tmp_path / "whole", settings)
     words = [
@@ -71,7 +71,7 @@ def test_a_killed_run_resumes_to_the_same_bits(data: Path, recordings: list[Reco
     assert process.wait() == -signal.SIGKILL
     assert not (tmp_path / "run").exists()
     done = len((part / "log.ndjson").read_text().splitlines())
-    assert 4 <= done < 24 + 6
+    assert 3 <= done < 12 + 4
     run_training(recordings, tmp_path / "run", settings, resume=True)
     for name in ("log.ndjson", "model.safetensors", "run.json", "loss.png"):
         assert (tmp_path / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
@@ -119,10 +119,12 @@ def test_two_ranks_are_one(recordings: list[Recording], tmp_path: Path) -> None:
     assert [process.exitcode for process in ranks] == [0, 0]
     one, two = (load_run(tmp_path / name).model.state_dict() for name in ("one", "two"))
     assert max(float((one[name] - two[name]).abs().max()) for name in one) <= 1e-6
-    lines = [
-        [json.loads(x) for x in (tmp_path / n / "log.ndjson").read_text().splitlines()] for n in ("one", "two")
-    ]
-    assert [a.get("loss") for a in lines[0]] == pytest.approx([b.get("loss") for b in lines[1]], rel=1e-5)
+    losses = []
+    for name in ("one", "two"):
+        lines = [json.loads(line) for line in (tmp_path / name / "log.ndjson").read_text().splitlines()]
+        losses.append([line["loss"] for line in lines if "loss" in line])
+    assert len(losses[0]) == 4
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
 
 
 def test_the_loss_falls(recordings: list[Recording]) -> None:
