@@ -30,7 +30,7 @@ def _option(metavar: str, text: str, panel: str | None = None, *names: str, **mo
 
 
 INPUTS = "Pictures, folders, videos, cam:0, rtsp://...; - is a picture or video on standard input."
-Inputs = Annotated[list[str], typer.Argument(metavar="INPUT...", help=INPUTS)]
+Inputs = Annotated[list[str], typer.Argument(metavar="INPUT", help=INPUTS)]
 FORMAT = "ndjson has a line a sign; ros2 a Detection2DArray a picture; yolo a folder."
 Format = Annotated[str, _option("ndjson|json|csv|coco|yolo|ros2", FORMAT, WRITING)]
 Annotate = Annotated[Path | None, _option("DIR", "Draw the signs into copies of the pictures here.", WRITING)]
@@ -39,8 +39,7 @@ FontScale = Annotated[float, _option("X", "Size of the letters of --annotate.", 
 Poi = Annotated[
     list[Path] | None, _option("FILE", "Places: OSM GeoJSON, Overpass JSON, CSV, or a name a line.", CHOOSING)
 ]
-MIN_SCORE = "Least nav_score; by default one that keeps 95 % of the signs."
-MinScore = Annotated[float | None, _option("SCORE", MIN_SCORE, CHOOSING, min=0.0, max=1.0)]
+MinScore = Annotated[float | None, _option("SCORE", "Least nav_score.", CHOOSING, min=0.0, max=1.0)]
 All = Annotated[
     bool, typer.Option("--all", help="Give all text, scored: --min-score 0.", rich_help_panel=CHOOSING)
 ]
@@ -49,10 +48,8 @@ Scale = Annotated[str, _option("auto|N", "Longest side at which text is looked f
 Tile = Annotated[str, _option("auto|off|N", "Large pictures are read in tiles of this side.", LOOKING)]
 Roi = Annotated[str | None, _option("X,Y,W,H", "Look only here: pixels, or shares from 0 to 1.", LOOKING)]
 MinHeight = Annotated[str, _option("N|N%", "Leave out lines lower than this.", LOOKING)]
-READ = "worth: read what is legible; all: everything; none: find only."
-Read = Annotated[str, _option("worth|all|none", READ, LOOKING)]
-FPS = "Frames a second to look at, of videos and cameras; 0 is all."
-Fps = Annotated[float, _option("N", FPS, LOOKING, min=0.0)]
+Read = Annotated[str, _option("worth|all|none", "Read what is legible, everything or nothing.", LOOKING)]
+Fps = Annotated[float, _option("N", "Frames a second of videos and cameras; 0: all.", LOOKING, min=0.0)]
 TRACK = "One row a sign of a video, with voted text; or one a frame."
 Track = Annotated[bool, typer.Option("--track/--no-track", help=TRACK, rich_help_panel=LOOKING)]
 OcrModels = Annotated[Path | None, _option("DIR", "Other OCR models: *det*.onnx, *rec*.onnx.", MODELS)]
@@ -102,17 +99,20 @@ def detect(
     \b
     Examples:
       nipstool detect-navtext corridor.jpg
-      nipstool detect-navtext photos/ --poi campus.geojson -o signs.ndjson --annotate drawn/
+      nipstool detect-navtext photos/ --poi campus.geojson --annotate drawn/
     """
     from nipstool.detect_navtext import output as outputs
     from nipstool.detect_navtext.choices import Choices, finder_of
     from nipstool.detect_navtext.run import Tally, look
     from nipstool.detect_navtext.shares import gathered
     from nipstool.detect_navtext.sources import sources_of
+    from nipstool.kit.manifest import Run
     from nipstool.kit.runtime import available_threads
 
-    terminal = Terminal(False, quiet, verbose, progress.value, data_on_stdout=output == "-")
-    form = "json" if json else format
+    run = Run(sys.argv)
+    piped = output == "-"
+    terminal = Terminal(json and not piped, quiet, verbose, progress.value, data_on_stdout=piped)
+    form = "json" if json and piped else format
     outputs.check(output, form, [*inputs, *map(str, poi or ())], annotate, force=force)
     choices = Choices(
         scale, tile, roi, min_height, read, poi or (), 0.0 if all_text else min_score, kinds or (),
@@ -130,7 +130,8 @@ def detect(
             if group.rank == 0:
                 outputs.write(output, form, outputs.unless_nothing(seen, tally, strict=strict), _say, force=force)
     if group.rank == 0:
-        _report(terminal, tally, wanted.threshold, fonts)
+        outputs.remember(run, output, inputs, tally, device)
+        _report(terminal, tally, output, wanted.threshold, fonts)
     _fail(terminal, tally, strict)
 
 
@@ -164,7 +165,6 @@ def build_dataset(
     strict: Strict = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
-    verbose: options.Verbose = 0,
     force: options.Force = False,
     device: options.Device = "cpu",
     threads: options.Threads = None,
@@ -188,7 +188,7 @@ def build_dataset(
     from nipstool.kit.manifest import Run
     from nipstool.kit.runtime import available_threads
 
-    terminal = Terminal(json, quiet, verbose, progress.value)
+    terminal = Terminal(json, quiet, 0, progress.value)
     run = Run(sys.argv)
     words = images or []
     if not words and not synthetic:
@@ -196,9 +196,8 @@ def build_dataset(
     if other_to > nav_from:
         raise UsageError(f"--other-to {other_to:g} lies above --nav-from {nav_from:g}: no line could be ignored")
     check_output(output, inputs=words, force=force, folder=True)
-    choices = Choices(
-        poi=poi or (), models=ocr_models, vlm=vlm, threads=threads or available_threads(), device=device
-    )
+    count = threads or available_threads()
+    choices = Choices(poi=poi or (), models=ocr_models, vlm=vlm, threads=count, device=device)
     job = Job(words, synthetic, nav_from, other_to, val, place or (), licence, seed)
     with terminal.progress("pictures") as show:
         built, tally = make(Path(output), job, choices, force=force, warn=terminal.warn, progress=show)
@@ -233,7 +232,6 @@ def train(
     ocr_models: OcrModels = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
-    verbose: options.Verbose = 0,
     force: options.Force = False,
     device: options.Device = "auto",
     threads: options.Threads = None,
@@ -250,26 +248,25 @@ def train(
       nipstool detect-navtext train dataset -o campus.onnx
       nipstool detect-navtext photos/ --detector campus.onnx
     """
+    from nipstool.detect_navtext import training
     from nipstool.detect_navtext.choices import places
     from nipstool.detect_navtext.learn import Course
-    from nipstool.detect_navtext.training import check_model_output, teacher_of, write_model
-    from nipstool.detect_navtext.training import train as learn
     from nipstool.kit.manifest import Run
     from nipstool.kit.runtime import choose_device, set_threads
 
-    terminal = Terminal(json, quiet, verbose, progress.value)
+    terminal = Terminal(json, quiet, 0, progress.value)
     run = Run(sys.argv)
     if side % 32:
         raise UsageError(f"--side {side}: expected a multiple of 32")
-    check_model_output(output, dataset, force=force)
+    training.check_model_output(output, dataset, force=force)
     count = set_threads(threads)
     course = Course(steps, side=side, seed=seed)
-    taught = teacher_of(ocr_models, threads=count) if teacher else None
-    made = learn(
+    taught = training.teacher_of(ocr_models, threads=count) if teacher else None
+    made = training.train(
         Path(dataset), course, names=places(poi or ()), teacher=taught, base=base,
         device=choose_device(device), stage=terminal.progress,
     )  # fmt: skip
-    inputs = write_model(Path(output), made, Path(dataset), force=force)
+    inputs = training.write_model(Path(output), made, Path(dataset), force=force)
     run.write(Path(output), device=device, seed=seed, inputs=inputs, result=made.results)
     if json:
         terminal.document({"results": made.results, "adapted": made.adapted, "apart": made.apart})
@@ -301,14 +298,13 @@ def evaluate(
     images: Pictures = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
-    verbose: options.Verbose = 0,
     force: options.Force = False,
     threads: options.Threads = None,
     seed: options.Seed = 0,
     progress: options.Progress = ProgressStyle.auto,
     config: options.Config = None,
 ) -> None:
-    """Measure detections against labels: precision, recall, F1 and AP by coverage, ICDAR's rule, by place and kind.
+    """Measure detections against labels: precision, recall, F1, AP by coverage; ICDAR's rule; places, kinds.
 
     Detections must hold all text (detect --all): what is dropped is measured against what was found.
 
@@ -322,7 +318,7 @@ def evaluate(
     from nipstool.kit.records import to_json
     from nipstool.kit.runtime import available_threads
 
-    terminal = Terminal(json, quiet, verbose, progress.value, data_on_stdout=output == "-")
+    terminal = Terminal(json, quiet, 0, progress.value, data_on_stdout=output == "-")
     if output is not None:
         check_output(output, inputs=[truth, predicted], force=force, binary=False)
     with terminal.progress("pictures") as show:
@@ -366,15 +362,14 @@ def _drawing(folder: Path | None, font: Path | None, scale: float) -> "tuple[Dra
     return drawing(folder, fonts, scale), fonts
 
 
-def _report(terminal: Terminal, tally: "Tally", threshold: float, fonts: "Fonts | None") -> None:
+def _report(terminal: Terminal, tally: "Tally", output: str, threshold: float, fonts: "Fonts | None") -> None:
     """What was held back, said so that nothing is lost silently; and text that could not be drawn."""
-    if tally.held_back:
-        terminal.note(
-            f"{tally.signs} signs; {tally.held_back} other lines of text are not shown"
-            f" (nav_score below {threshold:.2f} or another kind): --all shows them"
-        )
-    elif terminal.verbose:
-        terminal.note(f"{tally.signs} signs in {tally.pictures} pictures")
+    if terminal.json:
+        terminal.document({"output": output, **tally.counts})
+    elif output != "-":
+        terminal.text(f"wrote {output}: {tally.told(threshold)}")
+    elif tally.held_back or terminal.verbose:
+        terminal.note(tally.told(threshold))
     if fonts is not None and fonts.uncovered:
         terminal.note(
             "some text has characters that no font here holds; its place shows #NUMBER: give --font FILE"

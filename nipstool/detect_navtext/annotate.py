@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import cv2
 import numpy as np
@@ -13,6 +14,11 @@ import numpy as np
 from nipstool.detect_navtext.find import Sign
 from nipstool.detect_navtext.lines import KINDS, Image
 from nipstool.kit.errors import DataError, OutputError
+
+if TYPE_CHECKING:
+    from PIL.ImageDraw import ImageDraw
+
+Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 _FOLDERS = (
     "/usr/share/fonts",
@@ -112,42 +118,59 @@ def drawn(image: Image, signs: Sequence[Sign], fonts: Fonts, *, scale: float = 1
 
     canvas = pictures.fromarray(cv2.cvtColor(image, cv2.COLOR_BGR2RGB))
     pen = ImageDraw.Draw(canvas, "RGBA")
-    size = max(10, round(min(canvas.size) / 40 * scale))
-    for number, sign in enumerate(signs):
-        colour = _COLOURS[KINDS.index(sign.kind) % len(_COLOURS)]
+    most = max(10, round(min(canvas.size) / 40 * scale))
+    taken = [_corners(sign) for sign in signs]
+    for sign in signs:
         outline = [(float(x), float(y)) for x, y in sign.line.polygon]
-        pen.line([*outline, outline[0]], fill=colour, width=max(2, size // 8), joint="curve")
-        _label(pen, sign, number, fonts, size, colour, canvas.size)
+        pen.line([*outline, outline[0]], fill=_colour(sign), width=max(2, most // 8), joint="curve")
+    for number, sign in enumerate(signs):
+        size = round(min(most, max(10 * scale, sign.line.height * scale)))
+        taken.append(_label(pen, sign, number, fonts, size, taken, canvas.size))
     return cv2.cvtColor(np.asarray(canvas), cv2.COLOR_RGB2BGR).astype(np.uint8)
 
 
-def _label(
-    pen: object,
-    sign: Sign,
-    number: int,
-    fonts: Fonts,
-    size: int,
-    colour: tuple[int, int, int],
-    limits: tuple[int, int],
-) -> None:
-    """Text, kind and score on a strip above the sign, or below where there is no room."""
-    from PIL import ImageDraw, ImageFont
+def _colour(sign: Sign) -> tuple[int, int, int]:
+    return _COLOURS[KINDS.index(sign.kind) % len(_COLOURS)]
 
-    assert isinstance(pen, ImageDraw.ImageDraw)
+
+def _corners(sign: Sign) -> Box:
+    left, top, width, height = sign.line.bbox
+    return left, top, left + width, top + height
+
+
+def _label(
+    pen: ImageDraw, sign: Sign, number: int, fonts: Fonts, size: int, taken: Sequence[Box], limits: tuple[int, int]
+) -> Box:
+    """Write text, kind and score on a strip beside the sign, where it covers least; returns the strip."""
+    from PIL import ImageFont
+
     text = sign.line.text or ""
     path = fonts.of(text) if text else None
     shown = text if path is not None else f"#{number}"
-    if sign.arrow:
-        shown += f" ({sign.arrow})"
+    words = f"{shown}{f' ({sign.arrow})' if sign.arrow else ''}  {sign.kind} {sign.nav_score:.2f}"
     font = ImageFont.truetype(str(path or dejavu()), size)
-    left, top, _, height = sign.line.bbox
-    words = f"{shown}  {sign.kind} {sign.nav_score:.2f}"
     box = pen.textbbox((0, 0), words, font=font)
-    wide, high = box[2] - box[0] + 6, box[3] + 4
-    x = min(max(0.0, left), max(0.0, limits[0] - wide))
-    y = top - high - 2 if top - high - 2 >= 0 else min(top + height + 2, limits[1] - high)
-    pen.rectangle([x, y, x + wide, y + high], fill=(*colour, 215))
-    pen.text((x + 3, y + 1), words, font=font, fill=(255, 255, 255))
+    strip = _place(_corners(sign), (box[2] + 6, box[3] + 4), taken, limits)
+    pen.rectangle(strip, fill=(*_colour(sign), 215))
+    pen.text((strip[0] + 3, strip[1] + 1), words, font=font, fill=(255, 255, 255))
+    return strip
+
+
+def _place(sign: Box, size: tuple[float, float], taken: Sequence[Box], limits: tuple[int, int]) -> Box:
+    """Above, below, right or left of a sign: the first place in the picture that covers least of what is taken."""
+    left, top, right, bottom = sign
+    wide, high = size
+    spots = [(left, top - high - 2), (left, bottom + 2), (right + 3, top), (left - wide - 3, top)]
+    inside = [
+        (min(max(0, x), max(0, limits[0] - wide)), min(max(0, y), max(0, limits[1] - high))) for x, y in spots
+    ]
+    strips = [(x, y, x + wide, y + high) for x, y in inside]
+    return min(strips, key=lambda strip: sum(_shared(strip, other) for other in taken))
+
+
+def _shared(one: Box, other: Box) -> float:
+    across, down = min(one[2], other[2]) - max(one[0], other[0]), min(one[3], other[3]) - max(one[1], other[1])
+    return across * down if across > 0 and down > 0 else 0.0
 
 
 def save_drawn(path: Path, image: Image) -> None:

@@ -1,7 +1,7 @@
 """Datasets from pictures and a map, without anybody drawing a box; and from rendered scenes.
 
-OCR finds the lines, the map, the words and the layout say how sure it is that a line tells where one is. What is sure
-becomes nav or other, all between is ignored: a sign that was taken for clutter would teach a detector to miss signs.
+OCR finds the lines; the map, the words and the layout say how sure it is that a line tells where one is. What is
+sure becomes nav or other, all between is ignored: a sign taken for clutter would teach a detector to miss signs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from nipstool.kit.progress import Progress, silent
 from nipstool.kit.records import to_json
 
 NEAR = 6  # of the 64 bits of two pictures' hashes: so many may differ in two views of one thing
-VIEWS = 4  # of a rendered place
+VIEWS = 2  # of a rendered place
 COLUMNS = ("image", "split", "place", "made", "source", "sha256", "licence")
 JPEG = b"\xff\xd8\xff"
 
@@ -91,7 +91,7 @@ def rendered(count: int, seed: int, brands: Sequence[str], *, progress: Progress
 def shot_of(scene: Scene, view: int, *, is_val: bool) -> Shot:
     """A rendered scene as a picture of a dataset."""
     data = cv2.imencode(".jpg", scene.image, [int(cv2.IMWRITE_JPEG_QUALITY), 95])[1].tobytes()
-    truths = tuple(Truth(l.polygon, l.label, l.kind if l.label == "nav" else "", l.text) for l in scene.labels)
+    truths = tuple(Truth(t.polygon, t.label, t.kind if t.label == "nav" else "", t.text) for t in scene.labels)
     name, origin = f"{scene.place}_{view}.jpg", f"scene {scene.place} view {view}"
     return Shot(name, scene.image, truths, scene.place, "rendered", origin, _hash(data), data, is_val)
 

@@ -167,9 +167,10 @@ def _truth(entry: Mapping[str, Any], label: str) -> Truth:
 
 
 def place_of(name: str) -> str:
-    """The place that a file's name tells: what stands before its number or last word, mall_west_12.jpg: mall."""
-    stem = Path(name).stem.rstrip("0123456789").rstrip("_- ")
-    return stem.rpartition("_")[0] or stem or "place"
+    """The place that a file's name tells: what stands before its number, or else before its last word."""
+    whole = Path(name).stem
+    stem = whole.rstrip("0123456789").rstrip("_- ")
+    return (stem if stem != whole else stem.rpartition("_")[0] or stem) or "place"
 
 
 def splits(places: Mapping[str, int], share: float) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""The compact detector as files: the weights that training starts from, the ONNX that `detect` uses, its model card."""
+"""The compact detector as files: the weights that training starts from, the ONNX file, its model card."""
 
 from __future__ import annotations
 
@@ -92,11 +92,12 @@ def check_export(data: bytes, network: Detector, *, seed: int = 0) -> float:
         DataError: it is above 1e-4.
     """
     import cv2
-    import onnxruntime
     import torch
 
+    from nipstool.detect_navtext.models import silent_onnxruntime
     from nipstool.detect_navtext.network import Probabilities
 
+    onnxruntime = silent_onnxruntime()
     random = np.random.default_rng(seed)
     x = random.uniform(-1, 1, (1, 3, 4 * STRIDE, 5 * STRIDE)).astype(np.float32)
     with torch.no_grad():
@@ -133,7 +134,7 @@ def metadata(path: Path) -> dict[str, str]:
 
 
 def classifier_in(path: Path) -> bytes | None:
-    """The relevance classifier that an ONNX file of `train` carries, as safetensors; None where it has none.
+    """The relevance classifier that an ONNX file of `train` carries, as safetensors; None without one.
 
     Raises:
         DataError: it is no ONNX file.
@@ -143,7 +144,7 @@ def classifier_in(path: Path) -> bytes | None:
 
 
 def model_card(about: Mapping[str, Any], results: Mapping[str, Any]) -> str:
-    """A model card in Markdown: what it was trained on, what it reached, and for what it is no good."""
+    """A model card in Markdown: what it was trained on, what it reached, what it is no good for."""
     trained = "".join(f"- {name}: {value}\n" for name, value in about.items())
     reached = "".join(f"| {name} | {_figure(value)} |\n" for name, value in results.items())
     return (
@@ -154,7 +155,7 @@ def model_card(about: Mapping[str, Any], results: Mapping[str, Any]) -> str:
         f"## On the held-out places of the dataset\n\n| | |\n|---|---|\n{reached}\n"
         "## Limits\n\n"
         "- It knows the places it was trained on, and places like them. Elsewhere, evaluate it first.\n"
-        "- It finds text; it does not read it. Text below about 8 pixels of height at a short side of 736 is lost.\n"
+        "- It finds text; it does not read it. Text lower than about 8 pixels at a short side of 736 is lost.\n"
         "- It must not be the only thing that leads anybody to an emergency exit.\n"
     )
 

@@ -1,4 +1,4 @@
-"""What `evaluate` does: detections and labels of the same pictures side by side, and everything measured on them."""
+"""What `evaluate` does: detections and labels of the same pictures, and everything measured on them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nipstool.detect_navtext import metrics
+from nipstool.detect_navtext import dataset, metrics
 from nipstool.detect_navtext.compact import Compact
 from nipstool.detect_navtext.dataset import Picture
 from nipstool.detect_navtext.lines import Image
@@ -121,7 +121,7 @@ def _corners(box: Sequence[float]) -> list[tuple[float, float]]:
 
 
 def beside(pictures: Sequence[Picture], predictions: Iterable[Prediction]) -> tuple[list[Found], int]:
-    """Every picture with its detections, by the longest end of the path that agrees; and the detections of others."""
+    """Every picture with its detections, by the longest end of the path that agrees; how many are of others."""
     by_name: dict[str, list[int]] = {}
     for i, picture in enumerate(pictures):
         by_name.setdefault(Path(picture.name).name, []).append(i)
@@ -157,7 +157,7 @@ def _found(picture: Picture, predictions: Sequence[Prediction]) -> Found:
 def detected(
     pictures: Sequence[Picture], folder: Path, find: Finder, *, progress: Progress = silent
 ) -> list[Found]:
-    """Run a detector on the pictures of a COCO file; they lie in `folder`, or in a folder `images` there or beside.
+    """Run a detector on the pictures of a COCO file, which lie in `folder` or in `images` there or beside it.
 
     Raises:
         InputMissingError: a picture is in none of these.
@@ -299,8 +299,9 @@ def outcome(result: Evaluation) -> str:
     spans = [f"{named[n]} {s[0]:.3f} to {s[1]:.3f}" for n, s in result.intervals.items() if s and n in named]
     lines = [f"95 % intervals over {result.pictures} pictures: {', '.join(spans) or 'none'}"]
     if result.at_90 is not None:
+        score, gone = result.at_90
         lines.append(
-            f"keeping 90 % of the navigation text found (score {result.at_90[0]:.3f}), {result.at_90[1]:.1%} of other text is gone"
+            f"keeping 90 % of the navigation text found (score {score:.3f}), {gone:.1%} of other text is gone"
         )
     words = ", ".join(f"{name} {value:.4f}" for name, value in result.icdar.items())
     return "\n".join([*lines, f"all text by ICDAR 2015's rule: {words}"])

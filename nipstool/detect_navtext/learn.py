@@ -71,7 +71,7 @@ def train(
     device: torch.device | None = None,
     progress: Progress = silent,
 ) -> list[float]:
-    """Train `network` in place; returns the loss of every step. The same seed gives the same weights on one device."""
+    """Train `network` in place; returns the loss of every step. On one device a seed gives the same weights."""
     device = device or torch.device("cpu")
     random = np.random.default_rng(course.seed)
     network.to(device, memory_format=torch.channels_last).train()

@@ -41,7 +41,8 @@ class Line:
         text: what it says; None where it was found but not read.
         text_score: the recogniser's confidence, 0 to 1; None where it was not read.
         det_score: the detector's confidence, 0 to 1.
-        reason: why there is no text (`too-small`, `unsure`, `no-text`, `not-asked`); None where there is.
+        reason: why there is no text (`too-small`, `unsure`, `unlikely`, `no-text`, `not-asked`);
+            None where there is.
         nav_map: mean probability, 0 to 1, that a detector with a second map gives the line; None of others.
     """
 

@@ -1,4 +1,4 @@
-"""What `build-dataset` does: pictures and rendered scenes, labelled, split and written, from words on a command line."""
+"""What `build-dataset` does: pictures and rendered scenes, labelled, split and written."""
 
 from __future__ import annotations
 

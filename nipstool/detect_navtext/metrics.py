@@ -1,8 +1,8 @@
 """How well lines were found and told apart: by coverage, and by the rule of ICDAR 2015.
 
-Coverage: a line of truth is found where detections cover half of it; a detection is navigation text where more than
-half of its area lies on one such line, is left out where more than half lies on one that is to be ignored, and is other
-text else. Word, line and board boxes then count alike, which matching one to one by IoU would punish.
+Coverage: a line of truth is found where detections cover half of it; a detection is navigation text where more
+than half of its area lies on one such line, is left out where more than half lies on one to be ignored, and is
+other text else. Word, line and board boxes then count alike, which matching one to one by IoU would punish.
 """
 
 from __future__ import annotations

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import importlib
 import importlib.util
+import sys
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -110,6 +114,18 @@ def _one(folder: Path, name: str | None, pattern: str) -> Path:
     return found[0]
 
 
+def silent_onnxruntime() -> ModuleType:
+    """The module onnxruntime, imported so that it reports nothing to anybody.
+
+    From 1.32 on it sends usage data and keeps a device number in the user's home unless this variable of the
+    process says otherwise when it is loaded; one that the user has set stands.
+    """
+    setenv = getattr(ctypes.CDLL(None), "setenv", None)  # C's own: the library reads it, not Python
+    if setenv is not None and "onnxruntime" not in sys.modules:
+        setenv(b"ORT_DISABLE_TELEMETRY", b"1", 0)
+    return importlib.import_module("onnxruntime")
+
+
 def session(path: Path, *, threads: int = 1, device: str = "cpu") -> onnxruntime.InferenceSession:
     """An onnxruntime session whose weights hold no denormal numbers.
 
@@ -124,8 +140,7 @@ def session(path: Path, *, threads: int = 1, device: str = "cpu") -> onnxruntime
         DataError: it is no ONNX model that onnxruntime can load.
         UnavailableError: this onnxruntime knows no CUDA.
     """
-    import onnxruntime
-
+    onnxruntime = silent_onnxruntime()
     if not path.is_file():
         raise InputMissingError(f"{path}: no such file; expected an ONNX model")
     options = onnxruntime.SessionOptions()

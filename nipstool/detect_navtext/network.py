@@ -1,7 +1,7 @@
-"""The compact detector: a small network with two maps at a quarter of the picture's size, text and navigation text.
+"""The compact detector: a small network with two maps at a quarter of the picture's size.
 
-An inverted-residual encoder (Sandler et al., MobileNetV2, CVPR 2018) and a feature pyramid, with the shrunk text map
-of Differentiable Binarization (Liao et al., AAAI 2020) beside a map of where that text leads somewhere.
+An inverted-residual encoder (Sandler et al., MobileNetV2, CVPR 2018) and a feature pyramid, with the shrunk text
+map of Differentiable Binarization (Liao et al., AAAI 2020) beside a map of where that text leads somewhere.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ class Detector(nn.Module):
         super().__init__()
         self.stem = convolution(3, WIDTHS[0], stride=2)
         # plain convolutions where the maps are large: widening there is what would cost most
-        first = [convolution(WIDTHS[0], WIDTHS[1], stride=2), *(Inverted(WIDTHS[1], WIDTHS[1], 1) for _ in range(DEPTHS[0]))]
-        stages = [nn.Sequential(*first)]
+        same = [Inverted(WIDTHS[1], WIDTHS[1], 1) for _ in range(DEPTHS[0])]
+        stages = [nn.Sequential(convolution(WIDTHS[0], WIDTHS[1], stride=2), *same)]
         for before, after, depth in zip(WIDTHS[1:], WIDTHS[2:], DEPTHS[1:], strict=False):
             blocks = [Inverted(before, after, 2), *(Inverted(after, after, 1) for _ in range(depth))]
             stages.append(nn.Sequential(*blocks))

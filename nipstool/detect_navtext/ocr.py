@@ -18,6 +18,7 @@ from nipstool.detect_navtext.recognise import Recogniser, strip_of
 
 LEGIBLE = 7.0  # pixels; lower text is not read: the recogniser guesses
 SURE = 0.55  # of the detector; a box below it is seldom text that can be read
+LIKELY = 0.1  # by a detector that knows: what is below it hardly navigates
 COARSE = 1600  # longest side of the second look at a tiled picture, for text larger than a tile can hold
 LARGE = 0.3  # of a tile's side: text so high is taken from the second look
 
@@ -122,9 +123,11 @@ class Reader:
 
 
 def not_worth(line: Line) -> str | None:
-    """Why a line is not read: `too-small` or `unsure`; None where it is worth it."""
+    """Why a line is not read: `too-small`, `unsure`, or `unlikely` to navigate; None where it is worth it."""
     if min(line.height, line.width) < LEGIBLE:
         return "too-small"
+    if line.nav_map is not None and line.nav_map < LIKELY:
+        return "unlikely"
     return "unsure" if line.det_score < SURE else None
 
 

@@ -12,9 +12,10 @@ from nipstool.detect_navtext.formats import FORMATS, STREAMS, yolo
 from nipstool.detect_navtext.pictures import SUFFIXES
 from nipstool.detect_navtext.rows import Seen
 from nipstool.detect_navtext.run import Draw, Tally
-from nipstool.detect_navtext.sources import Frame, is_camera
+from nipstool.detect_navtext.sources import Frame, Source, is_camera, sources_of
 from nipstool.kit.errors import OutputError, UsageError
-from nipstool.kit.files import AtomicFile, AtomicFolder, check_output, is_stdio
+from nipstool.kit.files import AtomicFile, AtomicFolder, check_output, is_stdio, sha256
+from nipstool.kit.manifest import Run
 from nipstool.kit.parts import reason
 
 
@@ -45,6 +46,15 @@ def write(output: str, form: str, seen: Iterable[Seen], say: Callable[[str], Non
         with AtomicFile(output, force=force) as out:
             for text in STREAMS[form](seen):
                 out.file.write(text.encode(errors="backslashreplace"))
+
+
+def remember(run: Run, output: str, inputs: Sequence[str], tally: Tally, device: str) -> None:
+    """Write the manifest beside an output that is a file or folder: what was run, on which bytes."""
+    path = Path(output)
+    if is_stdio(output) or not (path.is_file() or path.is_dir()):
+        return
+    files = [one.name for one in sources_of(inputs) if isinstance(one, Source) and Path(one.name).is_file()]
+    run.write(path, device=device, seed=None, inputs={name: sha256(name) for name in files}, result=tally.counts)
 
 
 def unless_nothing(found: Iterable[Seen], tally: Tally, *, strict: bool) -> Iterator[Seen]:

@@ -43,6 +43,20 @@ class Tally:
     held_back: int = 0
     failures: list[tuple[NipsError, bool]] = field(default_factory=list)
 
+    @property
+    def counts(self) -> dict[str, int]:
+        """The numbers, by name."""
+        failed = len(self.failures)
+        return {"pictures": self.pictures, "signs": self.signs, "held_back": self.held_back, "failed": failed}
+
+    def told(self, threshold: float) -> str:
+        """One line for people about what was found and what was not wanted."""
+        text = f"{self.signs} signs in {self.pictures} pictures"
+        if not self.held_back:
+            return text
+        why = f"nav_score below {threshold:.2f}, or another kind"
+        return f"{text}; {self.held_back} other lines of text are not shown ({why}): --all shows them"
+
     def failure(self, *, strict: bool) -> NipsError | None:
         """The error that the run as a whole ends with, if it does.
 

@@ -18,6 +18,7 @@ Maps = NDArray[np.float32]
 
 TEXT, TEXT_MASK, NAV, NAV_WEIGHT = range(4)
 SHORT = 736  # pixels: the short side at which a picture is shown to a detector
+TOUCHED = 0.3  # of a cell of the map: if so much is the shrunk line it shows text; small text is thinner than one
 HELD = 0.3  # the share of an example's crops that need not hold text
 
 
@@ -57,20 +58,26 @@ def maps_of(truths: tuple[Truth, ...], width: int, height: int, teacher: NDArray
         if truth.label == "ignore":
             cv2.fillPoly(full[TEXT_MASK], [whole], (0,))
         else:
-            cv2.fillPoly(
-                full[TEXT], [np.round(shrunk(truth.polygon) * 16).astype(np.int32)], (255,), cv2.LINE_8, 4
-            )
+            inner = np.round(shrunk(truth.polygon) * 16).astype(np.int32)
+            cv2.fillPoly(full[TEXT], [inner], (255,), cv2.LINE_8, 4)
             cv2.fillPoly(full[NAV], [whole], (255 if truth.label == "nav" else 0,))
             cv2.fillPoly(full[NAV_WEIGHT], [whole], (255,))
+    maps = _smaller(full)
+    maps[TEXT] = maps[TEXT] > TOUCHED
     if teacher is not None:
-        full[TEXT] = np.maximum(full[TEXT], teacher)
-        full[TEXT_MASK][teacher > 127] = 255
-    size = (width // SCALE, height // SCALE)
+        [seen] = _smaller(teacher[None])
+        maps[TEXT] = np.maximum(maps[TEXT], seen)
+        maps[TEXT_MASK][seen > 0.5] = 1
+    return maps
+
+
+def _smaller(full: NDArray[np.uint8]) -> Maps:
+    size = (full.shape[2] // SCALE, full.shape[1] // SCALE)
     return np.stack([cv2.resize(m, size, interpolation=cv2.INTER_AREA) for m in full]).astype(np.float32) / 255
 
 
 def crop(random: Random, example: Example, side: int) -> tuple[NDArray[np.float32], Maps]:
-    """A square of a picture at a size and tilt by chance, as the network takes it (3, side, side), and its maps."""
+    """A square of a picture at a size and tilt by chance, as the network takes it, and its maps."""
     height, width = example.image.shape[:2]
     scale = SHORT / min(height, width) * float(np.exp(random.uniform(np.log(0.55), np.log(1.4))))
     angle = float(random.normal(0, 3))

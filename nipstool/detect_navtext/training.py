@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Stage = Callable[[str], AbstractContextManager[Progress]]
 Teacher = Callable[[Image], NDArray[np.float32]]
 
-FEWEST = 8  # lines of each label from which a classifier for a place is fitted
+FEWEST = 4  # lines of each label from which a classifier for a place is fitted
 READ = 0.97  # what a line of truth counts as a recogniser's confidence
 
 

@@ -59,7 +59,8 @@ def load_embedder(folder: Path, *, device: str = "cpu") -> Embed:
 
     def embed(image: Image, lines: Sequence[Line], boards: Sequence[int]) -> NDArray[np.float32]:
         numbers = sorted(set(boards))
-        crops = [board_crop(image, [line for line, b in zip(lines, boards, strict=True) if b == n]) for n in numbers]
+        on = {n: [line for line, board in zip(lines, boards, strict=True) if board == n] for n in numbers}
+        crops = [board_crop(image, on[n]) for n in numbers]
         shown = pixels(images=crops, return_tensors="pt").to(where)
         scores = _scores(model, _unit(_features(model.get_image_features, **shown)), texts)
         by_board = dict(zip(numbers, scores.tolist(), strict=True))
@@ -73,7 +74,8 @@ def _loaded(folder: Path) -> tuple[Any, Any, Any]:
     from transformers import AutoImageProcessor, AutoModel, AutoTokenizer
 
     try:
-        parts = [one.from_pretrained(folder, local_files_only=True) for one in (AutoModel, AutoTokenizer, AutoImageProcessor)]
+        kinds = (AutoModel, AutoTokenizer, AutoImageProcessor)
+        parts = [one.from_pretrained(folder, local_files_only=True) for one in kinds]
     except (OSError, ValueError, ImportError, KeyError) as error:
         raise DataError(f"{folder}: is no CLIP or SigLIP folder that can be loaded: {str(error)[:160]}") from error
     if not hasattr(parts[0], "get_image_features") or not hasattr(parts[0], "logit_scale"):
@@ -85,7 +87,8 @@ def _texts(model: Any, words: Any, where: torch.device) -> torch.Tensor:
     """Features of the prompts; SigLIP was trained on texts padded to their full length."""
     length = model.config.text_config.max_position_embeddings
     padding: Any = "max_length" if hasattr(model, "logit_bias") else True
-    given = words([*FOR, *AGAINST], padding=padding, truncation=True, max_length=length, return_tensors="pt")
+    prompts = [*FOR, *AGAINST]
+    given = words(prompts, padding=padding, truncation=True, max_length=length, return_tensors="pt")
     kept = {name: tensor.to(where) for name, tensor in given.items() if name in ("input_ids", "attention_mask")}
     if hasattr(model, "logit_bias"):
         kept.pop("attention_mask", None)

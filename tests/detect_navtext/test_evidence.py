@@ -1,5 +1,6 @@
 """What speaks for and against a line: words in many languages, forms, names on a map, boards, kinds."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -47,13 +48,16 @@ def test_voiced_and_unvoiced_kana_stay_two() -> None:
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        ("EXIT", "exit"), ("Notausgang", "exit"), ("Sortie de secours", "exit"), ("SALIDA", "exit"), ("Uscita", "exit"),
+        ("EXIT", "exit"), ("Notausgang", "exit"), ("Sortie de secours", "exit"), ("SALIDA", "exit"),
+        ("Uscita", "exit"),
         ("Saída", "exit"), ("Nooduitgang", "exit"), ("Utgång", "exit"), ("Udgang", "exit"), ("Uloskäynti", "exit"),
         ("Wyjście", "exit"), ("Východ", "exit"), ("Kijárat", "exit"), ("Ieșire", "exit"), ("Izlaz", "exit"),
-        ("Çıkış", "exit"), ("Lối ra", "exit"), ("Keluar", "exit"), ("ΕΞΟΔΟΣ", "exit"), ("出口", "exit"), ("非常口", "exit"),
+        ("Çıkış", "exit"), ("Lối ra", "exit"), ("Keluar", "exit"), ("ΕΞΟΔΟΣ", "exit"), ("出口", "exit"),
+        ("非常口", "exit"),
         ("3. Obergeschoss", "floor"), ("2F", "floor"), ("Level 3", "floor"), ("地下1階", "floor"), ("三楼", "floor"),
         ("Room 204", "room"), ("Zimmer 12", "room"), ("会議室", "room"), ("B1.04", "room"), ("Salle 3", "room"),
-        ("Gate B12", "gate"), ("Gleis 4", "platform"), ("Platform 2", "platform"), ("2番線", "platform"),
+        ("Gate B12", "gate"), ("Gleis 4", "platform"), ("Platform 2", "platform"), 
+        ("2番線", "platform"),
         ("Hauptbahnhof", "station"), ("新宿駅", "station"), ("Bahnhofstraße", "street"), ("Main St", "street"),
         ("Rue de Rivoli", "street"), ("Toiletten", "facility"), ("洗手间", "facility"), ("お手洗い", "facility"),
         ("Elevators", "facility"), ("Directory", "directory"), ("Aisle 7", "aisle"), ("Bakery", "store"),
@@ -69,7 +73,8 @@ def test_the_kind_of_a_sign_by_its_words(text: str, kind: str) -> None:
 @pytest.mark.parametrize(
     ("text", "form"),
     [
-        ("$4.99", "price"), ("4,99 €", "price"), ("£29", "price"), ("1.299 kr", "price"), ("¥380", "price"), ("2.49", "price"),
+        ("$4.99", "price"), ("4,99 €", "price"), ("£29", "price"), ("1.299 kr", "price"), ("¥380", "price"),
+        ("2.49", "price"),
         ("50% OFF", "percent"), ("Tel. 030 123 4567", "phone"), ("+49 30 1234567", "phone"), ("www.example.org", "link"),
         ("info@shop.de", "link"), ("9:00 - 18:00", "time"), ("12/24/2026", "time"), ("Open 24 hours", "time"),
         ("500 ml", "amount"), ("1,5 L", "amount"),
@@ -79,7 +84,9 @@ def test_forms_that_speak_against(text: str, form: str) -> None:
     assert form in read_words(text).forms
 
 
-@pytest.mark.parametrize("text", ["Room 204", "Gate 12", "EXIT", "Level 3", "Platform 9", "204", "A12", "Main Street"])
+@pytest.mark.parametrize(
+    "text", ["Room 204", "Gate 12", "EXIT", "Level 3", "Platform 9", "204", "A12", "Main Street"]
+)
 def test_signs_have_no_form_that_speaks_against(text: str) -> None:
     against = {"price", "percent", "phone", "link", "time", "amount"}
     assert not read_words(text).forms & against
@@ -99,7 +106,9 @@ def test_names_are_matched_as_brute_force_does() -> None:
     names = [Name(text) for text in Names.bundled().texts[::97]]
     keys = {normalised(name.text): name for name in reversed(names)}
     places = Names(names)
-    texts = [text for name in names[:60] for text in (name.text, name.text.upper(), name.text[:-1], name.text + "x")]
+    texts = [
+        text for name in names[:60] for text in (name.text, name.text.upper(), name.text[:-1], name.text + "x")
+    ]
     for text, match in zip(texts, places.match(texts), strict=True):
         key = normalised(text)
         best = max((fuzz.ratio(key, other) for other in keys if len(other) >= EXACT_BELOW), default=0)
@@ -115,7 +124,9 @@ def test_names_are_matched_as_brute_force_does() -> None:
 
 def test_a_name_inside_a_text_is_found_by_whole_words() -> None:
     names = Names.bundled()
-    coffee, best, none, cjk, short = names.match(["Starbucks Coffee", "STARBUKCS", "Starbuckscoffeehouse", "セブン銀行ATM", "Gaq"])
+    coffee, best, none, cjk, short = names.match(
+        ["Starbucks Coffee", "STARBUKCS", "Starbuckscoffeehouse", "セブン銀行ATM", "Gaq"]
+    )
     assert coffee is not None
     assert (coffee.name.text, coffee.whole) == ("Starbucks", False)
     assert coffee.similarity == pytest.approx(0.8 + 0.2 * 9 / 15, abs=1e-4)
@@ -141,7 +152,9 @@ def test_places_from_the_formats_of_maps(tmp_path: Path) -> None:
         ' "properties": {"name": "Café Uno", "name:en": "Cafe One", "amenity": "cafe"}},'
         ' {"type": "Feature", "properties": {"indoor": "room", "ref": "2.07"}}]}'
     )
-    (tmp_path / "b.json").write_text('{"elements": [{"type": "way", "id": 3, "tags": {"highway": "residential", "name": "Elm Row"}}]}')
+    (tmp_path / "b.json").write_text(
+        '{"elements": [{"type": "way", "id": 3, "tags": {"highway": "residential", "name": "Elm Row"}}]}'
+    )
     (tmp_path / "c.csv").write_text("\ufeffname,kind\nLibrary,facility\n\nAula,room\n")
     (tmp_path / "d.txt").write_text("# ours\nThe Blue Door\n")
     assert read_places(tmp_path / "a.geojson") == [
@@ -169,12 +182,12 @@ def test_places_from_the_formats_of_maps(tmp_path: Path) -> None:
 )
 def test_a_bad_row_of_places_is_named(tmp_path: Path, name: str, text: str, words: str) -> None:
     (tmp_path / name).write_text(text)
-    with pytest.raises(DataError, match=f"{name}{words}" if words.startswith(":") else words):
+    with pytest.raises(DataError, match=re.escape(f"{name}{words}" if words.startswith(":") else words)):
         read_places(tmp_path / name)
 
 
 def test_places_that_cannot_be_read(tmp_path: Path) -> None:
-    with pytest.raises(InputMissingError, match="none.csv"):
+    with pytest.raises(InputMissingError, match="none"):
         read_places(tmp_path / "none.csv")
     (tmp_path / "x.txt").write_bytes(b"caf\xe9")
     with pytest.raises(DataError, match="no UTF-8"):

@@ -50,7 +50,9 @@ def test_rows_come_in_the_order_of_the_inputs_and_what_is_held_back_is_counted(f
     assert [one.image for _, one in found] == names
     assert (tally.pictures, tally.signs, tally.held_back, tally.failures) == (3, 3, 3, [])
     assert steps == [(1, 3), (2, 3), (3, 3)]
-    chosen = [one.rows for _, one in look(sources_of(names), two_signs, Wanted(0.0, frozenset({"other"})), Tally())]
+    chosen = [
+        one.rows for _, one in look(sources_of(names), two_signs, Wanted(0.0, frozenset({"other"})), Tally())
+    ]
     assert [[row["text"] for row in rows] for rows in chosen] == [["SALE"]] * 3
 
 
@@ -161,7 +163,15 @@ def test_each_picture_is_drawn_beside_the_others(folder: Path) -> None:
     (folder / "sub").mkdir()
     cv2.imwrite(str(folder / "sub" / "0.png"), np.full((48, 200, 3), 7, np.uint8))
     draw = drawing(folder / "drawn", Fonts(dejavu()), 1.0)
-    list(look(sources_of([str(folder / "0.png"), str(folder / "sub" / "0.png")]), two_signs, Wanted(), Tally(), draw=draw))
+    list(
+        look(
+            sources_of([str(folder / "0.png"), str(folder / "sub" / "0.png")]),
+            two_signs,
+            Wanted(),
+            Tally(),
+            draw=draw,
+        )
+    )
     made = sorted(path.name for path in (folder / "drawn").iterdir())
     assert len(made) == 2
     assert made[0] == "0.png"
@@ -204,7 +214,7 @@ def test_regions_and_outputs_are_checked_before_any_work(folder: Path) -> None:
     assert region(None) is None
     with pytest.raises(UsageError, match="--format xml"):
         check("-", "xml", [], None, force=False)
-    with pytest.raises(UsageError, match="names? ?it with -o|name it"):
+    with pytest.raises(UsageError, match="name it with -o"):
         check("-", "yolo", [], None, force=False)
     with pytest.raises(UsageError, match="is the input"):
         check(str(folder / "0.png"), "ndjson", [str(folder / "0.png")], None, force=True)

@@ -50,7 +50,11 @@ def scene() -> tuple[Image, list[Line]]:
     cv2.rectangle(image, (400, 300), (520, 350), (0, 0, 200), -1)
     cv2.putText(image, "4.99", (410, 340), cv2.FONT_HERSHEY_SIMPLEX, 1.2, (255, 255, 255), 3)
     cv2.putText(image, "wall", (100, 400), cv2.FONT_HERSHEY_SIMPLEX, 1.0, (60, 60, 60), 2)
-    return image, [line("Gates 1-9", 98, 55, 225, 42), line("4.99", 408, 308, 95, 36), line("wall", 98, 375, 75, 28)]
+    return image, [
+        line("Gates 1-9", 98, 55, 225, 42),
+        line("4.99", 408, 308, 95, 36),
+        line("wall", 98, 375, 75, 28),
+    ]
 
 
 def test_features_do_not_change_with_the_size_of_the_picture() -> None:
@@ -169,7 +173,7 @@ def test_a_sign_is_found_where_it_is_and_no_socket_is_opened(
     assert (gates.kind, price.kind) == ("gate", "other")
     assert gates.nav_score > finder.threshold > price.nav_score
     assert gates.evidence["form"] == ["gate"]
-    left, top, width, height = gates.line.bbox
+    left, top, width, _ = gates.line.bbox
     assert left == pytest.approx(98, abs=12)
     assert top == pytest.approx(55, abs=12)
     assert width == pytest.approx(225, abs=20)
@@ -253,7 +257,9 @@ def test_the_letterbox_goes_there_and_back(size: tuple[int, int]) -> None:
     assert np.abs(unletterboxed(there.astype(np.float32), ratio, (left, top), image) - corners).max() <= 1
 
 
-def navocr_model(path: Path, boxes: Sequence[Sequence[float]], scores: Sequence[float], inputs: str = "images") -> Path:
+def navocr_model(
+    path: Path, boxes: Sequence[Sequence[float]], scores: Sequence[float], inputs: str = "images"
+) -> Path:
     """A detector that always gives the same boxes of the square, with the inputs and outputs of NavOCR's."""
     values = {
         "labels": np.zeros((1, len(scores)), np.int64),
@@ -261,7 +267,9 @@ def navocr_model(path: Path, boxes: Sequence[Sequence[float]], scores: Sequence[
         "scores": np.array([scores], np.float32),
     }
     types = {"labels": TensorProto.INT64, "boxes": TensorProto.FLOAT, "scores": TensorProto.FLOAT}
-    nodes = [helper.make_node("Constant", [], [n], value=onnx.numpy_helper.from_array(v)) for n, v in values.items()]
+    nodes = [
+        helper.make_node("Constant", [], [n], value=onnx.numpy_helper.from_array(v)) for n, v in values.items()
+    ]
     graph = helper.make_graph(
         nodes,
         "detector",

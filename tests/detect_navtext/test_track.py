@@ -35,7 +35,9 @@ def view(shift: float, rng: np.random.Generator, misread: float, missed: float) 
             at = int(rng.integers(len(part)))
             part = part[:at] + "I1lO0B8"[int(rng.integers(7))] + part[at + 1 :]
         jitter = rng.normal(0, 1, 2)
-        seen.append(sign(part or None, left + jitter[0], y + jitter[1], right - left, height, 0.6 + 0.35 * rng.random()))
+        seen.append(
+            sign(part or None, left + jitter[0], y + jitter[1], right - left, height, 0.6 + 0.35 * rng.random())
+        )
     return seen
 
 
@@ -70,7 +72,9 @@ def test_a_track_tells_when_a_sign_was_seen() -> None:
 def test_two_signs_with_one_text_stay_two_and_other_texts_never_join() -> None:
     tracker = Tracker()
     for number in range(10):
-        tracker.update([sign("Room", 50, 50, 80, 20), sign("Room", 400, 50, 80, 20)], SIZE, frame=number, time=number / 10)
+        tracker.update(
+            [sign("Room", 50, 50, 80, 20), sign("Room", 400, 50, 80, 20)], SIZE, frame=number, time=number / 10
+        )
     assert len(tracker.finish()) == 2
     tracker.update([sign("EXIT", 50, 50, 80, 20)], SIZE, frame=0, time=0.0)
     tracker.update([sign("Bakery", 50, 50, 80, 20)], SIZE, frame=1, time=0.1)

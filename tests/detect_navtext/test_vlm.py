@@ -6,7 +6,14 @@ import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import CLIPConfig, CLIPImageProcessor, CLIPModel, PreTrainedTokenizerFast, SiglipConfig, SiglipModel
+from transformers import (
+    CLIPConfig,
+    CLIPImageProcessor,
+    CLIPModel,
+    PreTrainedTokenizerFast,
+    SiglipConfig,
+    SiglipModel,
+)
 
 from nipstool.detect_navtext.lines import Line
 from nipstool.detect_navtext.vlm import AGAINST, FOR, board_crop, load_embedder
@@ -22,7 +29,13 @@ def saved(folder: Path, kind: str) -> Path:
     plain = Tokenizer(models.WordLevel(vocabulary, unk_token="<pad>"))
     plain.pre_tokenizer = pre_tokenizers.Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
     PreTrainedTokenizerFast(tokenizer_object=plain, pad_token="<pad>", eos_token="<end>").save_pretrained(folder)
-    text = {**SMALL, "vocab_size": len(vocabulary), "max_position_embeddings": 16, "eos_token_id": 1, "bos_token_id": 0}
+    text = {
+        **SMALL,
+        "vocab_size": len(vocabulary),
+        "max_position_embeddings": 16,
+        "eos_token_id": 1,
+        "bos_token_id": 0,
+    }
     text["pad_token_id"] = 0
     image = {**SMALL, "image_size": 32, "patch_size": 16}
     torch.manual_seed(0)

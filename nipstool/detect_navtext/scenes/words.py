@@ -16,8 +16,8 @@ import numpy as np
 Random = np.random.Generator
 
 _SOUNDS = """
-ba be bo ca ce co da de di do el en fa fi fo ga go il in ka ki ko la le li lo lu ma me mi mo na ne ni no or pa pe po ra
-re ri ro sa se si so ta te ti to tra un va ve vi vo za zo
+ba be bo ca ce co da de di do el en fa fi fo ga go il in ka ki ko la le li lo lu ma me mi mo na ne ni no or pa pe
+po ra re ri ro sa se si so ta te ti to tra un va ve vi vo za zo
 """
 SYLLABLES = tuple(_SOUNDS.split())
 
