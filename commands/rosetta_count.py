@@ -55,7 +55,9 @@ MIN_R = "Count pairs with at least this r."
 MinR = Annotated[float, typer.Option(min=0.0, max=1.0, metavar="R", help=MIN_R, rich_help_panel=COUNTING)]
 NNull = Annotated[int, _option("B", "Permuted repetitions.", COUNTING, least=1)]
 Mem = Annotated[str, _option("SIZE", "Memory for sums; what needs more works tile by tile.", COUNTING)]
-Method = Annotated[str, _option("auto|dense|spool|sketch", "How r is computed; exact in all.", COUNTING)]
+Method = Annotated[
+    str, _option("auto|dense|spool", "All sums in memory, or tile by tile; exact in both.", COUNTING)
+]
 COMPAT = "Also best_buddies.json in the schema of the paper's code."
 Compat = Annotated[bool, typer.Option("--compat", help=COMPAT, rich_help_panel=COUNTING)]
 RESUME = "Take up the sums of an interrupted run."

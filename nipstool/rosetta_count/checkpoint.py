@@ -116,6 +116,17 @@ class Keeper:
         return None if self.folder is None else self.folder / f"{self.name}.{kind}"
 
 
+def check_key(folder: Path, key: Mapping[str, Any]) -> None:
+    """Make a folder for one piece of work; UsageError where it holds another's."""
+    file = folder / "key.json"
+    text = json.dumps(key)
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    elif file.read_text() != text:
+        raise UsageError(f"{folder}: was begun with other options or inputs; run without --resume")
+
+
 def clear(folder: Path) -> None:
     """Remove what a run has left; nothing happens where there is nothing."""
     shutil.rmtree(folder, ignore_errors=True)

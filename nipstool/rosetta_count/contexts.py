@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nipstool.kit.errors import DataError, UsageError
@@ -97,14 +98,14 @@ def strongest_pairs(
             a, b = (Neuron(int(row[f"layer_{s}"]), int(row[f"neuron_{s}"])) for s in "ab")
             found.append((float(row["r"]), a, b, row["model_b"]))
         except (KeyError, ValueError, TypeError) as error:
-            raise DataError(f"{folder}: a row of {PAIRS} is not that of a count ({error})") from error
+            raise DataError(f"{Path(folder) / PAIRS}: a row is not that of a count ({error})") from error
     if wanted:
         missing = [str(n) for n in wanted if all(a != n for _, a, _, _ in found)]
         if missing:
             raise UsageError(f"{folder}: {missing[0]} of the first model is in no pair")
         found = [pair for pair in found if pair[1] in wanted]
     if not found:
-        raise DataError(f"{folder}: no pair of neurons was found there; nothing to show")
+        raise DataError(f"{Path(folder) / PAIRS}: holds no pair of neurons; nothing to show")
     return sorted(found, key=lambda pair: -pair[0])[:most]
 
 
@@ -211,7 +212,7 @@ def neuron_values(model: TextModel, reader: Reader, neurons: Sequence[Neuron], t
 
 
 def spoken(data: bytes, tokens: Tokens, first: int, last: int) -> tuple[str, ...]:
-    """What each token says; bytes between tokens belong to the one after; parts of a character wait for the last."""
+    """What each token says; bytes between tokens belong to the later; parts of characters wait for the last."""
     pieces: list[str] = []
     held = b""
     at = int(tokens.start[first])

@@ -67,14 +67,21 @@ class Rotated:
     Nothing is recorded anew: cov(a, R b) = cov(a, b) R^T and var(R b) = diag(R cov(b, b) R^T).
     """
 
-    def __init__(self, layers: Sequence[slice], inner: Sequence[Sums], frame: Frame, seed: int):
-        """`inner` holds, layer by layer, the sums of b's layer with itself."""
+    def __init__(
+        self,
+        layers: Sequence[slice],
+        inner: Sequence[Sums],
+        frame: Frame,
+        seed: int,
+        numbers: Sequence[int],
+    ):
+        """`inner` holds the sums of each layer of b with itself; `numbers` are what layers are known by."""
         import torch
 
         self.layers = list(layers)
         self.matrices: list[Tensor] = []
         self.inverse: list[Tensor] = []
-        for number, (columns, sums) in enumerate(zip(layers, inner, strict=True)):
+        for columns, sums, number in zip(layers, inner, numbers, strict=True):
             device = sums.ab.device
             matrix = rotation(columns.stop - columns.start, seed, number).to(device)
             matrix /= frame.scale[columns].double()  # the rotation is of the activations, not of framed ones

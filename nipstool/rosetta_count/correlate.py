@@ -148,7 +148,13 @@ class Best:
 
         k = self.r.shape[1]
         values, index = top(r, min(k, r.shape[1]))
-        index = torch.where(values > NOTHING, index + offset, -1)
+        self.take(rows, values, torch.where(values > NOTHING, index + offset, -1))
+
+    def take(self, rows: slice, values: Tensor, index: Tensor) -> None:
+        """Take in candidates [rows, m] with their indices; -1 where there is none."""
+        import torch
+
+        k = self.r.shape[1]
         values = torch.cat([self.r[rows], values], 1)
         index = torch.cat([self.index[rows], index], 1)
         by_index = index.argsort(1)

@@ -111,7 +111,8 @@ class Dense:
             if self.settings.rotate:
                 inner = [added(sums, group) for sums in self.inner[at]]
                 layers = [layer.columns for layer in other.layers]
-                rotated = Rotated(layers, inner, self.frames[at + 1], self.settings.seed)
+                numbers = [layer.number for layer in other.layers]
+                rotated = Rotated(layers, inner, self.frames[at + 1], self.settings.seed, numbers)
             found.take(whole, (neurons[0].live, neurons[at + 1].live), (0, 0), rotated)
         return Recorded(neurons, self.found, merged(self.moments[0], group).count)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from nipstool.kit.errors import DataError, UsageError
@@ -52,6 +53,8 @@ def open_filter(folder: str, domain: str | None, neurons: Sequence[Neuron] = (),
         raise UsageError(f"{folder}: is a count of vision models; filter-data reads text")
     name = document["models"][0]["model"]
     rows = [row for row in read_rows(folder, NEURONS) if row.get("model") == name]
+    if not rows:
+        raise DataError(f"{Path(folder) / NEURONS}: holds no neurons of {name}")
     choice = given(rows, neurons, folder) if neurons else choose(rows, domain, folder)
     model = load_text_model(name, reading, device)
     reader = reader_of(model.tokeniser, model.body.config, reading.context)
@@ -110,7 +113,9 @@ def score(found: Filter, texts: Sequence[str]) -> list[float | None]:
 
 def scored_records(found: Filter, lines: Iterable[tuple[int, str]], told: str) -> Iterator[dict[str, Any]]:
     """Each record with a field `score` more, in order; DataError naming the line that is no record with a text."""
+    empty = True
     for batch in _batches(lines):
+        empty = False
         records = [parse(line, f"{told} line {number}") for number, line in batch]
         texts = [
             text_of(record, found.text_field, f"{told} line {number}")
@@ -118,6 +123,8 @@ def scored_records(found: Filter, lines: Iterable[tuple[int, str]], told: str) -
         ]
         for record, value in zip(records, score(found, texts), strict=True):
             yield {**record, "score": value}
+    if empty:
+        raise DataError(f"{told}: is empty; expected a record a line")
 
 
 def _batches(lines: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from nipstool.rosetta_count.count import Count, PairCount
+    from nipstool.rosetta_count.law import Law
     from nipstool.rosetta_count.series import Fit
 
 GREY = "#888888"
@@ -98,7 +99,7 @@ def draw_law(file: BinaryIO, fit: Fit, form: str = "png") -> None:
     made = figure(11.0, 4.4)
     left, right = made.subplots(1, 2, width_ratios=(1.7, 1.0))
     for at, law in enumerate(fit.laws):
-        colour = CATEGORIES[at % len(CATEGORIES)]
+        colour = _colour(fit, law)
         style = "--" if law.name.endswith("(raw)") else "-"
         for x, counts in zip(law.x, law.counts, strict=True):
             left.plot([x] * len(counts), counts, ".", color=colour, alpha=0.5, markersize=5)
@@ -107,15 +108,20 @@ def draw_law(file: BinaryIO, fit: Fit, form: str = "png") -> None:
     left.set_xscale("log", base=2)
     left.set_yscale("log")
     left.legend(fontsize=8, frameon=False)
-    plain(left, f"shared neurons over {fit.x}: power laws, controls beside", fit.x, f"count ({fit.count})")
+    plain(left, "pairs of shared neurons over sizes, controls beside", fit.x, f"count ({fit.count})")
     _exponents(right, fit)
     save(made, file, form)
 
 
+def _colour(fit: Fit, law: Law) -> str:
+    """One colour for a series, whether its raw or its thresholded counts are fitted."""
+    names = list(dict.fromkeys(one.name.partition(" (")[0] for one in fit.laws))
+    return CATEGORIES[names.index(law.name.partition(" (")[0]) % len(CATEGORIES)]
+
+
 def _exponents(axes: Axes, fit: Fit) -> None:
     for at, law in enumerate(fit.laws):
-        line = law.line
-        colour = CATEGORIES[at % len(CATEGORIES)]
+        line, colour = law.line, _colour(fit, law)
         axes.plot([line.low, line.high], [-at, -at], color=colour, linewidth=2)
         axes.plot([line.alpha], [-at], "o", color=colour)
         axes.annotate(f"{line.alpha:.2f}", (line.alpha, -at), (0, 5), textcoords="offset points", fontsize=8)

@@ -12,14 +12,13 @@ from nipstool.rosetta_count.count import Subject
 from nipstool.rosetta_count.units import LARGEST
 
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-METHODS = ("auto", "dense", "spool", "sketch")
-SKETCH_LEAST = 0.3  # the min-r below which a sketch would have to verify nearly everything
+METHODS = ("auto", "dense", "spool")
 SMALLEST_TILE = 256
 
 
 @dataclass(frozen=True)
 class Plan:
-    """dense: all sums in memory; spool: activations on disk, sums tile by tile; sketch: candidates, then exact."""
+    """dense: all sums in memory; spool: activations on disk, sums tile by tile."""
 
     method: str
     bytes: int
@@ -65,7 +64,6 @@ def make_plan(
     untrained: bool,
     memory: int,
     method: str,
-    min_r: float,
 ) -> Plan:
     """Choose the method and say what it costs. Raises UsageError where memory is too small for any.
 
@@ -75,8 +73,6 @@ def make_plan(
     """
     if method not in METHODS:
         raise UsageError(f"--method {method}: expected {', '.join(METHODS)}")
-    if method == "sketch" and min_r < SKETCH_LEAST:
-        raise UsageError(f"--method sketch needs --min-r {SKETCH_LEAST} or more; {min_r:g} was given")
     needed = dense_bytes(subjects, repeats, rotate=rotate, samples=samples)
     first = subjects[0].neurons
     largest = max(c.columns.stop - c.columns.start for s in subjects[1:] for c in s.layers)
@@ -93,7 +89,6 @@ def make_plan(
     told = {
         "dense": f"exact, all sums in memory ({_size(needed)})",
         "spool": f"exact, activations on disk, sums in tiles of {rows} x {largest} (all take {_size(needed)})",
-        "sketch": "candidates from a sketch, every reported r exact",
     }[method]
     extra = " + 1 untrained, a second pass of all models" if untrained else ""
     multiply = 2 * samples * first * sum(s.neurons for s in subjects[1:]) / 1e9

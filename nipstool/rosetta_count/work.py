@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from nipstool.kit.distributed import Group
 from nipstool.kit.progress import Progress, silent
-from nipstool.rosetta_count.checkpoint import SECONDS, Keeper
+from nipstool.rosetta_count.checkpoint import SECONDS, Keeper, check_key
 from nipstool.rosetta_count.count import Count, Inputs, assemble
 from nipstool.rosetta_count.dense import Recorded, Settings, Watch, run_dense, unwatched
 from nipstool.rosetta_count.plan import Plan, make_plan
 from nipstool.rosetta_count.results import rosetta
 from nipstool.rosetta_count.selectivity import MEASURES, Gap, Labelled, Profile, gaps, labelled
+from nipstool.rosetta_count.spool import spool
 from nipstool.rosetta_count.stream import Activations
+from nipstool.rosetta_count.tiles import run_tiles
 
 if TYPE_CHECKING:
     import torch
@@ -72,6 +75,20 @@ class Keeping:
         key = {**self.key, "processes": group.size}
         return Keeper(self.folder, f"{name}-{group.rank}", key, self.resume, self.seconds)
 
+    @contextmanager
+    def spool_folder(self, name: str, group: Group) -> Iterator[Path]:
+        """A folder for a pass's activations: beside the output, or a temporary one of this process."""
+        if self.folder is None:
+            with tempfile.TemporaryDirectory(prefix="nipstool-") as place:
+                yield Path(group.gather(place)[0])
+                group.gather(None)
+            return
+        folder = self.folder / name
+        if group.rank == 0:
+            check_key(folder, {**self.key, "processes": group.size})
+        group.gather(None)
+        yield folder
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -107,14 +124,15 @@ def count_neurons(
         untrained=not isinstance(inputs.untrained, str),
         memory=options.memory,
         method=options.method,
-        min_r=options.min_r,
     )
     stages.say(plan.text)
     settings = Settings(options.k, repeats, True, True, options.seed)
     profiles = _profiles(inputs)
     with stages.stage("record") as show:
-        recorded = _pass(inputs.models, inputs, settings, options, "observed", group, keeping, profiles, show)
-    untrained, told = _untrained(inputs, settings, options, group, keeping, stages)
+        recorded = _pass(
+            inputs.models, inputs, settings, options, "observed", group, keeping, profiles, show, plan.method
+        )
+    untrained, told = _untrained(inputs, settings, options, group, keeping, stages, plan.method)
     count = assemble(
         inputs.subjects,
         recorded,
@@ -142,20 +160,41 @@ def _pass(
     keeping: Keeping,
     profiles: Sequence[Profile],
     progress: Progress,
+    method: str,
 ) -> Recorded:
-    watched = {f"{at}.sums": profile.sums for at, profile in enumerate(profiles)}
-    watched |= {f"{at}.counts": profile.counts for at, profile in enumerate(profiles)}
-    return run_dense(
-        models,
-        inputs.units,
-        settings,
-        group=group,
-        keeper=keeping.keeper(name, group),
-        watch=_watch(inputs, profiles),
-        watched=watched,
-        device=options.device,
-        progress=progress,
-    )
+    watch = _watch(inputs, profiles)
+    if method == "dense":
+        watched = {f"{at}.sums": profile.sums for at, profile in enumerate(profiles)}
+        watched |= {f"{at}.counts": profile.counts for at, profile in enumerate(profiles)}
+        keeper = keeping.keeper(name, group)
+        return run_dense(
+            models,
+            inputs.units,
+            settings,
+            group=group,
+            keeper=keeper,
+            watch=watch,
+            watched=watched,
+            device=options.device,
+            progress=progress,
+        )
+    with keeping.spool_folder(name, group) as folder:
+        found = spool(
+            models, inputs.units, folder, group=group, watch=watch, device=options.device, progress=progress
+        )
+        spooled, frames, neurons, samples = found
+        return run_tiles(
+            spooled,
+            frames,
+            neurons,
+            inputs.units,
+            settings,
+            samples=samples,
+            memory=options.memory,
+            group=group,
+            device=options.device,
+            progress=progress,
+        )
 
 
 def _profiles(inputs: Inputs) -> list[Profile]:
@@ -177,7 +216,13 @@ def _watch(inputs: Inputs, profiles: Sequence[Profile]) -> Watch:
 
 
 def _untrained(
-    inputs: Inputs, settings: Settings, options: Options, group: Group, keeping: Keeping, stages: Stages
+    inputs: Inputs,
+    settings: Settings,
+    options: Options,
+    group: Group,
+    keeping: Keeping,
+    stages: Stages,
+    method: str,
 ) -> tuple[Recorded | None, str]:
     """The same pass with fresh weights, without further controls."""
     if isinstance(inputs.untrained, str):
@@ -185,7 +230,9 @@ def _untrained(
     plain = replace(settings, repeats=0, rotate=False, prefixes=False)
     with stages.stage("untrained") as show:
         models = inputs.untrained()
-        return _pass(models, inputs, plain, options, "untrained", group, keeping, (), show), "re-initialised"
+        return _pass(
+            models, inputs, plain, options, "untrained", group, keeping, (), show, method
+        ), "re-initialised"
 
 
 def _notes(inputs: Inputs, options: Options, repeats: int) -> list[str]:

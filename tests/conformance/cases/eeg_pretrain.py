@@ -32,6 +32,16 @@ def a_run(folder: Path) -> None:
     save_run(folder / "run", model, {"labelled": True, "thresholds": thresholds, "shift": 0.0})
 
 
+def some_events(folder: Path) -> None:
+    """Two seizures of a recording, and what a detector says of them."""
+    columns = "onset\tduration\teventType\tconfidence\tchannels\tdateTime\trecordingDuration\n"
+    rest = "n/a\tn/a\t3600.00\n"
+    for name, rows in (("ref", ((600, 60, 1), (1800, 30, 1))), ("hyp", ((590, 40, 0.9), (3000, 20, 0.4)))):
+        (folder / name).mkdir()
+        lines = "".join(f"{onset}\t{duration}\tsz\t{p}\t{rest}" for onset, duration, p in rows)
+        (folder / name / "r_events.tsv").write_text(columns + lines)
+
+
 def embeddings(path: Path) -> bytes:
     """What an .npz holds besides the names of files."""
     with np.load(path) as arrays:
@@ -110,6 +120,15 @@ CASES = [
         ("run", "r.edf"),
         a_run,
         inputs=("run/model.safetensors", "r.edf"),
+        setting=("--folds", "2", "3", "4"),
+        halves_are_bad=False,
+    ),
+    Case(
+        "eeg-pretrain",
+        "evaluate",
+        ("hyp/r_events.tsv", "ref/r_events.tsv"),
+        some_events,
+        inputs=("hyp/r_events.tsv", "ref/r_events.tsv"),
         setting=("--folds", "2", "3", "4"),
         halves_are_bad=False,
     ),
