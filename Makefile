@@ -13,7 +13,7 @@ DEV_READY := $(VENV)/.bench-ready
 
 MAKEFLAGS += --no-builtin-rules
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-fuse-lora demo-prune-nsc demo-filter-nbf demo-eeg-pretrain demo-detect-navtext demo-rosetta-count relevance compact checkpoint models test lint completions bench dist clean
+.PHONY: help demo demo-fuse-lora demo-prune-nsc demo-filter-nbf demo-probe-length demo-eeg-pretrain demo-detect-navtext demo-rosetta-count relevance compact checkpoint models test lint completions bench dist clean
 
 help:
 	@echo "make demo          run every capability on small inputs; results in demo/"
@@ -52,7 +52,7 @@ $(DEV_READY): $(READY)
 
 # --- for everyone --------------------------------------------------------------------------------
 
-demo: demo-fuse-lora demo-prune-nsc demo-filter-nbf demo-eeg-pretrain demo-detect-navtext demo-rosetta-count
+demo: demo-fuse-lora demo-prune-nsc demo-filter-nbf demo-probe-length demo-eeg-pretrain demo-detect-navtext demo-rosetta-count
 	@echo
 	@echo "Files left by the demo:"
 	@find demo -type f | sort | sed 's/^/  /'
@@ -65,11 +65,15 @@ demo-fuse-lora: $(READY)
 	    -o $(FUSE_DEMO)/fused.safetensors --plot $(FUSE_DEMO)/interference.png --force
 	$(BIN)/nipstool fuse-lora compare $(FUSE_DEMO)/content.safetensors $(FUSE_DEMO)/style.safetensors
 
-# The model is made once; a failed run leaves none.
+# The model is made once; a failed run leaves none. A third of it is cut: by one width for all layers, with channels
+# chosen on its own text and at random, and by widths that the spectra of its weights ask for.
 PRUNE_DEMO := demo/prune-nsc
+PRUNE := $(BIN)/nipstool prune-nsc $(PRUNE_DEMO)/model --ratio 0.65 --eval $(PRUNE_DEMO)/text.txt --force
 demo-prune-nsc: $(PRUNE_DEMO)/model/model.safetensors
-	$(BIN)/nipstool prune-nsc $(PRUNE_DEMO)/model --ratio 0.85 --tokens 4096 --eval $(PRUNE_DEMO)/text.txt \
-	    -o $(PRUNE_DEMO)/smaller --plot $(PRUNE_DEMO)/widths.png --force
+	$(BIN)/nipstool prune-nsc plan $(PRUNE_DEMO)/model --ratio 0.65 --spectra weights
+	$(PRUNE) --tokens 4096 -o $(PRUNE_DEMO)/smaller
+	$(PRUNE) --channels random -o $(PRUNE_DEMO)/random
+	$(PRUNE) --tokens 4096 --format custom --spectra weights -o $(PRUNE_DEMO)/uneven --plot $(PRUNE_DEMO)/widths.png
 
 $(PRUNE_DEMO)/model/model.safetensors: $(READY)
 	@echo "Training a small language model to prune: about a minute"
@@ -135,6 +139,22 @@ demo-rosetta-count: models
 	$(BIN)/python -m nipstool.rosetta_count.pydocs $(ROSETTA_DEMO)
 	$(BIN)/nipstool rosetta-count $(SMOLLM2) $(MINILM) --data $(ROSETTA_DEMO)/docs.jsonl --tokens 20000 --n-null 1 \
 	    --sites 'layers\.(6|12)\.mlp|layer\.(2|4)\.output' -o $(ROSETTA_DEMO)/shared --force
+
+# A small model that counts, repeats and spells; probes of how much it has left to say, and what a restart does.
+PROBE_DEMO := demo/probe-length
+demo-probe-length: $(PROBE_DEMO)/model/model.safetensors
+	$(BIN)/nipstool probe-length generate $(PROBE_DEMO)/model $(PROBE_DEMO)/prompts.jsonl -n 4 --max-new 64 \
+	    --temperature 1 -o $(PROBE_DEMO)/answers.jsonl --force
+	$(BIN)/nipstool probe-length $(PROBE_DEMO)/model $(PROBE_DEMO)/answers.jsonl -o $(PROBE_DEMO)/probe.safetensors \
+	    --plot $(PROBE_DEMO)/layers.png --force
+	head -3 $(PROBE_DEMO)/prompts.jsonl | $(BIN)/nipstool probe-length predict $(PROBE_DEMO)/probe.safetensors --budget 12
+	$(BIN)/nipstool probe-length trace $(PROBE_DEMO)/probe.safetensors $(PROBE_DEMO)/restarts.jsonl \
+	    --markers $(PROBE_DEMO)/markers.jsonl --window 4 --plot $(PROBE_DEMO)/restarts.png --force
+
+$(PROBE_DEMO)/model/model.safetensors: $(READY)
+	@echo "Training a small language model to probe: about half a minute"
+	@mkdir -p $(PROBE_DEMO)
+	$(BIN)/python -m nipstool.probe_length.synthetic $(PROBE_DEMO)
 
 # Two workers with one thread each: more would fight over the cores of a small machine.
 test: export OMP_NUM_THREADS := 1

@@ -132,7 +132,7 @@ def detect(
     if group.rank == 0:
         outputs.remember(run, output, inputs, tally, device)
         _report(terminal, tally, output, wanted.threshold, fonts)
-    _fail(terminal, tally, strict)
+        _fail(terminal, tally, strict)
 
 
 DATASET = "Pictures and folders of them; none with --synthetic alone."

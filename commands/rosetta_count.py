@@ -42,8 +42,6 @@ TextField = Annotated[str, _option("FIELD", "Where a record's text stands.", INP
 DomainField = Annotated[str | None, _option("FIELD", "Where a record's label stands; selectivity for it.", INPUTS)]
 Ctx = Annotated[int, _option("N", "Tokens of a window.", INPUTS, least=2)]
 Tokens = Annotated[int, _option("N", "At most so many of the first model's tokens.", INPUTS, least=8)]
-SPECIAL = "Count special tokens' positions too."
-KeepSpecial = Annotated[bool, typer.Option("--keep-special", help=SPECIAL, rich_help_panel=INPUTS)]
 SITES = "Only sites whose name matches; of factories' models outputs of any modules."
 Sites = Annotated[str | None, _option("REGEX", SITES, INPUTS)]
 ImageSize = Annotated[int | None, _option("N", "Images are resized to N x N; default 224.", INPUTS, least=1)]
@@ -94,7 +92,6 @@ def count(
     domain_field: DomainField = None,
     ctx: Ctx = 256,
     tokens: Tokens = 200_000,
-    keep_special: KeepSpecial = False,
     image_size: ImageSize = None,
     sites: Sites = None,
     dtype: Dtype = None,
@@ -143,9 +140,7 @@ def count(
         acts=acts,
         sample_ids=tuple(sample_id or ()),
         grid=grid,
-        reading=_reading(
-            data, text_field, domain_field, ctx, tokens, keep_special, sites, dtype, image_size, grid
-        ),
+        reading=_reading(data, text_field, domain_field, ctx, tokens, sites, dtype, image_size, grid),
         options=Options(k, min_r, n_null, seed, read_bytes(mem), method, where),
         compat=compat,
         force=force,

@@ -7,7 +7,7 @@ from typing import Annotated
 import pytest
 import typer
 
-from nipstool import cli
+from nipstool import cli, options
 from tests.conformance.expect import assert_one_line
 from tests.conformance.parse import parsed
 from tests.conformance.shell import Shell
@@ -130,3 +130,20 @@ def test_settings_go_by_the_options_name_not_by_the_parameters(monkeypatch: pyte
     assert verb.make_context("made-up", []).params == {"as_document": True}
     monkeypatch.delenv("NIPSTOOL_MADE_UP_JSON")
     assert verb.make_context("made-up", []).params == {"as_document": False}
+
+
+def test_shared_options_are_the_verbs_own_and_arrive_by_name() -> None:
+    came = []
+
+    def shared(loud: Annotated[bool, typer.Option("--loud")] = False, times: int = 2) -> None: ...
+
+    @options.sharing(shared)
+    def run(word: Annotated[str, typer.Option()] = "a", *, given: dict[str, object]) -> None:
+        """Say a word."""
+        came.append((word, given))
+
+    verb = loaded(run).verbs["run"]
+    assert [param.name for param in verb.params] == ["word", "loud", "times"]
+    assert verb.help == "Say a word."
+    verb.invoke(verb.make_context("made-up", ["--loud", "--word", "b"]))
+    assert came == [("b", {"loud": True, "times": 2})]

@@ -91,7 +91,7 @@ def _letters(
 
     Letters are what touches the border of the box less.
     """
-    values = np.ascontiguousarray(grey[inside])
+    values = np.ascontiguousarray(grey[inside], np.uint8)
     threshold, _ = cv2.threshold(values, 0, 1, cv2.THRESH_BINARY + cv2.THRESH_OTSU)
     lighter = (grey > threshold) & inside
     darker = ~(grey > threshold) & inside

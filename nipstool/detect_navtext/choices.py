@@ -16,7 +16,7 @@ from nipstool.detect_navtext.poi import Names
 from nipstool.detect_navtext.poi_files import read_places
 from nipstool.detect_navtext.relevance import Classifier, classifier_in, load_classifier
 from nipstool.detect_navtext.run import Find, Wanted
-from nipstool.kit.errors import UsageError
+from nipstool.kit.errors import DataError, UsageError
 
 READ = ("worth", "all", "none")
 
@@ -75,13 +75,17 @@ def finder_of(choices: Choices) -> tuple[Find, Wanted]:
 
 
 def _classifier(choices: Choices) -> Classifier:
-    """The one that is named, else the one that a trained detector brings, else the shipped one."""
-    if choices.classifier is None and choices.detector is not None:
+    """The one that is named (a file of its own, or a trained detector that holds one), else the one that a trained
+    detector brings, else the shipped one."""
+    source = choices.classifier or choices.detector
+    if source is not None and source.suffix.lower() == ".onnx":
         from nipstool.detect_navtext.detector import classifier_in as bytes_in
 
-        data = bytes_in(choices.detector)
+        data = bytes_in(source)
         if data is not None:
-            return classifier_in(data, f"the classifier in {choices.detector}")
+            return classifier_in(data, f"the classifier in {source}")
+        if choices.classifier is not None:
+            raise DataError(f"{source}: holds no relevance classifier; expected one that train has adapted")
     return load_classifier(choices.classifier)
 
 

@@ -75,7 +75,7 @@ class Detector:
         width, height = shown_size(image.shape[1], image.shape[0], view)
         if max(width, height) > LONG and view.tile:
             return self._tiled(image, _rounded(width), _rounded(height), view.tile)
-        return self._run(cv2.resize(image, (_rounded(width), _rounded(height))))
+        return self._run(cv2.resize(image, (_rounded(width), _rounded(height))).astype(np.uint8, copy=False))
 
     def _run(self, shown: NDArray[np.uint8]) -> NDArray[np.float32]:
         """The maps of what is shown, (h, w, 3) with sides in multiples of 32."""

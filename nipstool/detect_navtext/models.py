@@ -58,7 +58,7 @@ def bundled() -> Models:
     for path in found:
         if not path.is_file():
             raise UnavailableError(f"{path}: missing; expected in rapidocr 3.10 or newer; or use --ocr-models")
-    return Models(*found)
+    return Models(found[0], found[1])
 
 
 def in_folder(folder: str | Path) -> Models:

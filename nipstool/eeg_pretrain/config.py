@@ -97,7 +97,6 @@ class Recipe:
     validate_every: int = 100
     patience: int = 0
     context: int = 0
-    ntp_kind: str = "laplace"
 
 
 RECIPES = {
@@ -117,4 +116,5 @@ def config_of(plain: Mapping[str, Any], told: str) -> Config:
     known = {field.name for field in fields(Config)}
     if not isinstance(plain, Mapping) or set(plain) != known:
         raise DataError(f"{told}: its model has other settings than this version's ({', '.join(sorted(known))})")
-    return Config(**{name: tuple(v) if isinstance(v, list) else v for name, v in plain.items()})
+    values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in plain.items()}
+    return Config(**values)

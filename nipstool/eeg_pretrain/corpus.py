@@ -87,7 +87,7 @@ class Corpus:
                 self._add(number, segment, targets_of_segment(recordings[number], known, segment, config), recipe)
         if not self.train:
             raise DataError(f"no recording holds {SHORTEST * config.token_s:g} s of EEG without a gap to train on")
-        self._cache: dict[int, Tokens] | None = {} if self._size() <= CACHE_BYTES else None
+        self._cache: dict[tuple[int, float], Tokens] | None = {} if self._size() <= CACHE_BYTES else None
         channels = np.array([len(self.choices[item.number].numbers) for item in self.train])
         lengths = np.array([len(item) for item in self.train])
         self._chance = lengths * np.sqrt(channels) / (lengths * np.sqrt(channels)).sum()
@@ -200,7 +200,7 @@ class Corpus:
         if self._cache is None:
             warm_up = round(WARM_UP_S / self.config.token_s)
             return read_tokens(recording, choice, self.config, item.segment, first, last, warm_up)
-        key = hash((item.number, item.segment.start_s))
+        key = (item.number, item.segment.start_s)
         if key not in self._cache:
             whole = whole_tokens(item.segment, self.config)
             self._cache[key] = read_tokens(recording, choice, self.config, item.segment, 0, whole, 0)

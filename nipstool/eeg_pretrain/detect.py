@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
 from nipstool.eeg_pretrain import scoring
 from nipstool.eeg_pretrain.config import Config
-from nipstool.eeg_pretrain.recording import Recording
+from nipstool.eeg_pretrain.recording import Seizure
 from nipstool.eeg_pretrain.scoring import Counts
 from nipstool.eeg_pretrain.stream import Reading
 
 MEAN_S = 10  # of the trailing mean
 LEAST_S = 10  # a shorter event is none
-RELEASE = 0.8  # an event ends where the mean falls below so much of the threshold
 MOST_FALSE_ALARMS = 24.0  # a day
 GRID = 200  # thresholds tried
 DETECTORS = ("model", "line length", "power")
@@ -40,6 +40,20 @@ class Track:
     def scores(self, detector: str) -> np.ndarray:
         """Those of one of DETECTORS."""
         return getattr(self, detector.replace(" ", "_"))
+
+
+class Labelled(Protocol):
+    """A recording, or a part of one, as far as scores go."""
+
+    @property
+    def seizures(self) -> tuple[Seizure, ...]:
+        """Sorted, in its own seconds."""
+        ...
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -87,10 +101,10 @@ def trailing_mean(scores: np.ndarray, seconds: int = MEAN_S) -> np.ndarray:
 
 
 def events_of(scores: np.ndarray, threshold: float) -> list[Event]:
-    """Events of a trailing mean that reaches the threshold, until it falls below four fifths of it."""
+    """Stretches of at least LEAST_S in which a trailing mean reaches the threshold."""
     found, start = [], None
     lag = MEAN_S / 2  # of a trailing mean
-    for second in [*np.flatnonzero(np.diff(_latched(scores, threshold).astype(int), prepend=0, append=0))]:
+    for second in [*np.flatnonzero(np.diff((scores >= threshold).astype(int), prepend=0, append=0))]:
         if start is None:
             start = int(second)
         else:
@@ -101,15 +115,7 @@ def events_of(scores: np.ndarray, threshold: float) -> list[Event]:
     return found
 
 
-def _latched(scores: np.ndarray, threshold: float) -> np.ndarray:
-    """(N,) whether an event is on: from where the threshold is reached until where the score is released."""
-    state = np.where(scores >= threshold, 1, np.where(scores < RELEASE * threshold, 0, -1))
-    known = np.where(state >= 0, np.arange(len(state)), -1)
-    last = np.maximum.accumulate(known)
-    return np.where(last >= 0, state[np.maximum(last, 0)], 0) == 1
-
-
-def counts_at(tracks: Sequence[np.ndarray], recordings: Sequence[Recording], threshold: float) -> Counts:
+def counts_at(tracks: Sequence[np.ndarray], recordings: Sequence[Labelled], threshold: float) -> Counts:
     """Event counts over recordings, from trailing means."""
     return scoring.total(
         scoring.events(
@@ -121,7 +127,7 @@ def counts_at(tracks: Sequence[np.ndarray], recordings: Sequence[Recording], thr
     )
 
 
-def choose_threshold(tracks: Sequence[np.ndarray], recordings: Sequence[Recording]) -> Threshold | None:
+def choose_threshold(tracks: Sequence[np.ndarray], recordings: Sequence[Labelled]) -> Threshold | None:
     """The threshold with the best event F1 at no more than 24 false alarms a day; None without seizures.
 
     Where several are equally good, the one in the middle of the longest row of them.
@@ -156,7 +162,7 @@ def _middle(found: Sequence[tuple[float, Counts, bool]]) -> Threshold:
     return Threshold(value, counts)
 
 
-def thresholds_of(tracks: Sequence[Track], recordings: Sequence[Recording]) -> Mapping[str, Threshold | None]:
+def thresholds_of(tracks: Sequence[Track], recordings: Sequence[Labelled]) -> Mapping[str, Threshold | None]:
     """One for each of DETECTORS, from the same recordings."""
     return {
         name: choose_threshold([trailing_mean(track.scores(name)) for track in tracks], recordings)

@@ -14,7 +14,7 @@ from nipstool.eeg_pretrain.embed import Embedded, embed
 from nipstool.eeg_pretrain.evaluation import WINDOW_S, Judged, folds_of, window_count
 from nipstool.eeg_pretrain.recording import Recording
 from nipstool.eeg_pretrain.run_folder import Run
-from nipstool.eeg_pretrain.stream import Reading, readings
+from nipstool.eeg_pretrain.stream import readings
 from nipstool.kit.errors import DataError
 from nipstool.kit.progress import Progress, silent
 
@@ -25,7 +25,7 @@ class Looked:
 
     recording: Recording
     track: Track
-    embedded: Embedded
+    embedded: Embedded | None
 
 
 def judge_run(
@@ -51,7 +51,7 @@ def judge_run(
         )
     looked = []
     for number, recording in enumerate(known):
-        looked.append(_look(run, recording, with_text))
+        looked.append(_look(run, recording, with_text, with_probe))
         progress(number + 1, len(known))
     found = {}
     if run.labelled:
@@ -61,19 +61,21 @@ def judge_run(
     return {**found, **{name: [_judged(one, name, run) for one in looked] for name in PLAIN}}
 
 
-def _look(run: Run, recording: Recording, with_text: bool) -> Looked:
-    kept: list[Reading] = []
-    for reading in readings(
-        run.model, recording, shift=run.about["shift"], text=recording.text if with_text else None
-    ):
-        kept.append(reading)
+def _look(run: Run, recording: Recording, with_text: bool, with_probe: bool) -> Looked:
+    told = recording.text if with_text else None
+    found = readings(run.model, recording, shift=run.about["shift"], text=told)
+    if not with_probe:  # nothing is kept but seconds
+        return Looked(recording, track_of(found, recording.duration_s, run.config), None)
+    kept = list(found)
     track = track_of(kept, recording.duration_s, run.config)
     return Looked(recording, track, embed(kept, run.config, WINDOW_S, WINDOW_S))
 
 
 def _judged(one: Looked, detector: str, run: Run) -> Judged:
     scores = trailing_mean(one.track.scores(detector))
-    threshold = run.about["thresholds"][detector]["value"]
+    chosen = run.about["thresholds"][detector]
+    plain_and_unknown = detector != "model" and not chosen["chosen"]
+    threshold = float("inf") if plain_and_unknown else chosen["value"]
     events = tuple((e.onset_s, e.offset_s) for e in events_of(scores, threshold))
     count = window_count(one.recording.duration_s)
     by_window = window_scores(one.track.scores(detector), WINDOW_S, count)
@@ -106,6 +108,7 @@ def _probed(looked: Sequence[Looked], folds: int) -> list[Judged]:
 
 def _windows(one: Looked) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Embeddings of whole windows, their labels, and where they begin."""
+    assert one.embedded is not None
     starts = one.embedded.start_s
     labels = np.zeros(len(starts), bool)
     for number, start in enumerate(starts):

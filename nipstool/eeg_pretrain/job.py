@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -52,7 +53,6 @@ class Stretch:
     track: Track
     seizures: tuple[Seizure, ...]
     duration_s: float
-    path: Path
 
 
 def run_training(
@@ -70,9 +70,8 @@ def run_training(
     Raises DataError where nothing can be trained on, NipsError where the loss stops being a number, and the errors
     of an output that cannot be made.
     """
-    device = torch.device(settings.device)
-    with ranks.process_group(device):
-        first = ranks.rank() == 0
+    with ranks.process_group(torch.device(settings.device)):
+        first, device = ranks.rank() == 0, ranks.own_device(torch.device(settings.device))
         folder = RunFolder(output, force=force, resume=resume) if first else nullcontext(_part(output))
         with folder as part:
             ranks.together()
@@ -150,7 +149,7 @@ def _finish(
         "text_model": settings.text_model,
         "text_fields": sorted({field for text in trainer.texts for field in text}),
     }
-    (part / RECORDINGS).write_text(_table(corpus))
+    (part / RECORDINGS).write_text(_table(corpus), encoding="utf-8", errors="backslashreplace")
     pictures.draw_losses(part / LOG, part / "loss.png")
     pictures.draw_example(example_of(trainer), part / "example.png")
     save_run(part, model, about)
@@ -167,14 +166,22 @@ def held_out(model: torch.nn.Module, corpus: Corpus, shift: float) -> list[Stret
     for number in numbers:
         recording = corpus.recordings[number]
         track = track_of(readings(model, recording, shift=shift), recording.duration_s, corpus.config)
-        items = [item for item in corpus.validation if item.number == number]
-        cut = min(int(item.segment.start_s + item.first * token_s) for item in items)
-        seizures = tuple(
-            Seizure(max(s.onset_s - cut, 0.0), s.offset_s - cut) for s in recording.seizures if s.offset_s > cut
-        )
-        parts = (getattr(track, name)[cut:] for name in ("model", "line_length", "power", "onset", "risk"))
-        found.append(Stretch(Track(*parts), seizures, recording.duration_s - cut, recording.path))
+        for item in (item for item in corpus.validation if item.number == number):
+            start = item.segment.start_s
+            first, last = math.ceil(start + item.first * token_s), math.floor(start + item.last * token_s)
+            found.append(_stretch(recording, track, first, last))
     return found
+
+
+def _stretch(recording: Recording, track: Track, first: int, last: int) -> Stretch:
+    """Seconds first to last of a recording."""
+    seizures = tuple(
+        Seizure(max(s.onset_s, first) - first, min(s.offset_s, last) - first)
+        for s in recording.seizures
+        if s.offset_s > first and s.onset_s < last
+    )
+    parts = (getattr(track, name)[first:last] for name in ("model", "line_length", "power", "onset", "risk"))
+    return Stretch(Track(*parts), seizures, float(last - first))
 
 
 def _plain(threshold: Threshold | None) -> Mapping[str, Any]:

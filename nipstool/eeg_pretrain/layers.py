@@ -135,5 +135,5 @@ class Layer(nn.Module):
 
     def forward(self, x: Tensor, valid: Tensor, latents: int, state: State | None) -> tuple[Tensor, State]:
         """x (B, T, S, d), valid (B, T, S) -> the same shape, and the state after the last step."""
-        x, state = self.time(self.space(x, valid, latents), valid, state)
-        return self.forward_part(x), state
+        x, after = self.time(self.space(x, valid, latents), valid, state)
+        return self.forward_part(x), after

@@ -106,7 +106,7 @@ class Model(nn.Module):
         self.next_spo2 = nn.Linear(d, 1)
         self.describe = nn.Linear(d, len(DESCRIPTORS))
         self.attend = nn.Linear(d, 1, bias=False)  # a softmax knows no constant
-        self.judge = nn.Sequential(nn.Linear(2 * d, d), nn.SiLU(), nn.Linear(d, 2 + len(config.horizons_s)))
+        self.judge = nn.Sequential(nn.Linear(3 * d, d), nn.SiLU(), nn.Linear(d, 2 + len(config.horizons_s)))
         self.text = nn.Parameter(0.02 * torch.randn(TEXT_BUCKETS, d)) if not config.text_width else None
         self.read_text = nn.Linear(config.text_width, d) if config.text_width else None
         self.register_buffer("descriptor_mean", torch.zeros(len(DESCRIPTORS)))
@@ -169,7 +169,7 @@ class Model(nn.Module):
     def _read(self, g: Tensor, z: Tensor, u: Tensor, signals: Signals) -> Outputs:
         """g (B, T, Q, d) latents and z (B, T, C, d) channels."""
         there = signals.valid.transpose(1, 2) & (signals.kind == 0)[:, None]
-        pooled = torch.cat([self._attended(z, there), g.mean(2)], -1)
+        pooled = torch.cat([_largest(z, there), self._attended(z, there), g.mean(2)], -1)
         verdict = self.judge(pooled)
         count = there.sum(2, keepdim=True).clamp(min=1)
         mean = torch.where(there[..., None], z, 0.0).sum(2) / count
@@ -203,6 +203,12 @@ class Model(nn.Module):
             patch = torch.where(here[..., None], (last + self.next_spo2(z)).expand_as(patch), patch)
             spread = torch.where(here, spread.new_full((), -2.0), spread)
         return patch, spread
+
+
+def _largest(z: Tensor, there: Tensor) -> Tensor:
+    """(B, T, d) the largest value of each feature over channels: what is focal is not averaged away."""
+    top = z.masked_fill(~there[..., None], -torch.inf).amax(2)
+    return torch.where(there.any(2, keepdim=True), top, 0.0)
 
 
 def _widen(part: Tensor, channels: int) -> Tensor:

@@ -57,7 +57,7 @@ def read_edf(path: Path, known: dict[str, Point] | None = None) -> Opened:
     header = read_header(path)
     lists = read_lists(header)
     record_s, warnings = _record_seconds(header, lists)
-    places, dropped, notices = _usable(header, record_s)
+    places, dropped, notices = _usable(header)
     pieces, told = pieces_of(header, lists.record_starts, record_s)
     signals = [header.signals[place] for place in places]
     channels = place_channels(
@@ -100,7 +100,7 @@ def _record_seconds(header: Header, lists: Lists) -> tuple[float, list[str]]:
     return 1.0, ["the header says records last 0 s; taken as 1 s"]
 
 
-def _usable(header: Header, record_s: float) -> tuple[tuple[int, ...], list[str], tuple[str, ...]]:
+def _usable(header: Header) -> tuple[tuple[int, ...], list[str], tuple[str, ...]]:
     """The signals that can be read, by number; what is dropped with a warning; and what is worth a notice."""
     places: list[int] = []
     seen: dict[str, Signal] = {}
@@ -118,11 +118,8 @@ def _usable(header: Header, record_s: float) -> tuple[tuple[int, ...], list[str]
         seen[key] = signal
         places.append(number)
     dropped = [f"dropped {dashes} channels without a name ('-')"] if dashes else []
-    return (
-        tuple(places),
-        dropped,
-        tuple(f"{name} occurs {n + 1} times; the first is used" for name, n in doubles.items()),
-    )
+    notices = tuple(f"{name} occurs {n + 1} times; the first is used" for name, n in doubles.items())
+    return tuple(places), dropped, notices
 
 
 def _rates(channels: tuple[Channel, ...]) -> list[str]:
@@ -230,10 +227,7 @@ def _odd_spreads(recording: Recording, spreads: dict[int, float]) -> list[str]:
     middle = float(np.median(list(spreads.values()))) if spreads else 0.0
     if not spreads or USUAL_UV[0] <= middle <= USUAL_UV[1]:
         return []
-    unit = "uV"
-    return [
-        f"unlikely amplitudes: the EEG varies by {middle:.3g} {unit} (median over channels); is its unit right?"
-    ]
+    return [f"unlikely amplitudes: the EEG varies by {middle:.3g} uV (median over channels); is its unit right?"]
 
 
 def _places(recording: Recording, numbers: list[int]) -> list[str]:
@@ -251,7 +245,7 @@ def has_place(channel: Channel) -> bool:
 
 
 def _digest(header: Header) -> str:
-    """A digest of the patient field's code, so that files of one person can be told without telling who it is."""
+    """A digest of the patient field, so that files of one person can be told without telling who it is."""
     code = header.patient.split(" ")[0].strip()
     if not code or code.upper() in ("X", "0", "NN", "ANONYMOUS", "UNKNOWN"):
         return ""

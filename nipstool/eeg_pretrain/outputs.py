@@ -32,7 +32,8 @@ class Detected:
 def write_embeddings(path: StrPath, found: Sequence[tuple[str, Embedded]], *, force: bool) -> int:
     """Rows of all recordings: embeddings [N, d], start, end [N] in seconds, file [N], files (names). Returns N.
 
-    A name that ends in .safetensors gets that, every other one an .npz. In .safetensors, which has no text, the names stand in the metadata's `files`, one a line.
+    A name that ends in .safetensors gets that, every other one an .npz. In .safetensors, which has no text, the
+    names of the files stand in the metadata under "eeg-pretrain", one a line after the notice.
     """
     rows = np.concatenate([one.embeddings for _, one in found])
     arrays = {

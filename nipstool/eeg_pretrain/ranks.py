@@ -23,6 +23,15 @@ def process_group(device: torch.device) -> Iterator[None]:
         dist.destroy_process_group()
 
 
+def own_device(device: torch.device) -> torch.device:
+    """The device of this process: each rank of a machine has a GPU of its own."""
+    if device.type != "cuda" or device.index is not None or not dist.is_initialized():
+        return device
+    own = torch.device("cuda", rank() % torch.cuda.device_count())
+    torch.cuda.set_device(own)
+    return own
+
+
 def rank() -> int:
     """This process's number; 0 where there is one process."""
     return dist.get_rank() if dist.is_initialized() else 0

@@ -107,7 +107,7 @@ def _about(folder: Path) -> dict[str, Any]:
         raise DataError(f"{folder}: is no folder; expected a run that train has written")
     path = check_input(folder / ABOUT)
     try:
-        about = json.loads(path.read_text())
+        about = json.loads(path.read_text(encoding="utf-8"))
         found = about["format"]
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path}: is no description of a run") from error

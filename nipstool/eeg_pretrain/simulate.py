@@ -118,7 +118,7 @@ def _background(random: np.random.Generator, n: int, points: np.ndarray) -> np.n
     x *= BACKGROUND_UV * random.uniform(0.8, 1.3) / x.std()
     back = reach(points, inside(at("Pz"))) + reach(points, inside(at("Oz")))
     narrow = dsp.butter(2, np.array([-1.0, 1.0]) + random.uniform(9.0, 11.0), "bandpass", fs=FS, output="sos")
-    alpha = dsp.sosfilt(narrow, random.standard_normal(n))
+    alpha = np.asarray(dsp.sosfilt(narrow, random.standard_normal(n)))
     return x + back[:, None] * (12.0 * alpha / alpha.std())
 
 
@@ -165,7 +165,7 @@ def _artefact(random: np.random.Generator, x: np.ndarray) -> None:
     kind = random.integers(3)
     if kind == 0:  # chewing: bursts of muscle
         fast = dsp.butter(2, [20.0, 50.0], "bandpass", fs=FS, output="sos")
-        burst = dsp.sosfilt(fast, random.standard_normal((x.shape[0], n)), axis=1)
+        burst = np.asarray(dsp.sosfilt(fast, random.standard_normal((x.shape[0], n)), axis=1))
         strength = 60.0 * random.uniform(0.3, 1.0, (x.shape[0], 1)) * (np.sin(2 * np.pi * 1.3 * t) > -0.2)
         x[:, a : a + n] += strength * burst / burst.std()
     elif kind == 1:  # a loose electrode: steps that decay

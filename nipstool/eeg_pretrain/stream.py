@@ -78,10 +78,10 @@ def readings(
             memory = _told(model, text, len(choice.numbers), device)
         outputs, memory = model(signals_of([tokens], [choice.placement], device, _dtype(model)), memory)
         start_s = segment.start_s + tokens.start * config.token_s
-        detection = torch.sigmoid(outputs.detection[0] + shift)
-        numbers = (detection, torch.sigmoid(outputs.onset[0]), risk(outputs.hazard[0]), outputs.embedding[0])
-        arrays = [value.float().cpu().numpy() for value in numbers]
-        yield Reading(start_s, fresh, *arrays, *plain_detectors(tokens, choice))
+        verdict = (torch.sigmoid(outputs.detection[0] + shift), torch.sigmoid(outputs.onset[0]))
+        rest = (risk(outputs.hazard[0]), outputs.embedding[0])
+        detection, onset, risks, embedding = (value.float().cpu().numpy() for value in (*verdict, *rest))
+        yield Reading(start_s, fresh, detection, onset, risks, embedding, *plain_detectors(tokens, choice))
         progress(round(start_s + len(tokens) * config.token_s), round(recording.duration_s))
 
 
@@ -105,4 +105,4 @@ def plain_detectors(tokens: Tokens, choice: Choice) -> tuple[np.ndarray, np.ndar
     count = np.maximum(valid.sum(0), 1)
     length = (np.abs(np.diff(x, axis=-1)).mean(-1) * valid).sum(0) / count
     power = (np.square(x).mean(-1) * valid).sum(0) / count
-    return length, power, valid.any(0)
+    return length, power, np.asarray(valid.any(0))

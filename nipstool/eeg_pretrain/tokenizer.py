@@ -79,6 +79,7 @@ class Tokenizer(nn.Module):
         self.ecg = nn.Linear(width, d)
         self.spo2 = nn.Linear(1, d)
         self.modality = nn.Parameter(0.02 * torch.randn(len(MODALITIES), d))
+        self.window: Tensor
         self.register_buffer("window", torch.hann_window(width, periodic=False), persistent=False)
 
     def forward(self, history: Tensor, scale: Tensor, geometry: Tensor, kind: Tensor) -> Tensor:

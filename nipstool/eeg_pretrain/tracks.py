@@ -7,7 +7,7 @@ after its start; at a gap everything starts anew.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -176,7 +176,7 @@ class TokenStream:
         return found
 
     def _tokens(self, x: np.ndarray) -> Tokens:
-        valid = np.isfinite(x).all(-1)
+        valid = np.asarray(np.isfinite(x).all(-1))
         x = np.where(valid[..., None], x, np.float32(0.0))
         scale = self._scale.push(np.square(x.astype(np.float64)).mean(-1), valid)
         held = self._choice.placement.kind == 2
@@ -213,8 +213,3 @@ def pieces(
         while len(tokens := stream.take(count)):
             yield segment, tokens, fresh
             fresh = False
-
-
-def without_gaps(recording: Recording, shortest_s: float) -> Recording:
-    """The recording without the segments that are too short to be of use."""
-    return replace(recording, segments=tuple(s for s in recording.segments if s.duration_s >= shortest_s))

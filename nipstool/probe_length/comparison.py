@@ -12,6 +12,7 @@ Array = np.ndarray
 PROBE, BOTH = "probe", "position-and-probe"
 CONSTANT, POSITION, POSITION_ENDED = "constant", "position", "position (ended only)"
 LENGTH, TOKEN = "position and prompt length", "token identity"
+SMOOTH = "position, smooth"  # a ridge on t, log1p t, sqrt t: what trace draws, free of the table's noise
 PROMPT, PROMPT_TOKEN, TOBIT = "prompt length", "last prompt token", "probe (Tobit)"
 HIDDEN = (PROBE, BOTH, TOKEN, PROMPT_TOKEN, TOBIT)  # these read a hidden state
 NOTHING = 0.02  # a skill up to this is called nothing

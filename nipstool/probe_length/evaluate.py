@@ -20,6 +20,7 @@ from nipstool.probe_length.comparison import (
     POSITION_ENDED,
     PROBE,
     PROMPT,
+    SMOOTH,
     TOBIT,
     TOKEN,
     Line,
@@ -115,6 +116,7 @@ def _add_baselines(probe: Probe, one: Estimates) -> None:
     one.by_name[CONSTANT] = np.full(len(t), probe.mean)
     one.by_name[POSITION] = lookup(probe.table, t)
     one.by_name[POSITION_ENDED] = lookup(probe.table_ended, t)
+    one.by_name[SMOOTH] = probe.smooth(position_features(t))
     one.by_name[LENGTH] = probe.length(np.concatenate([position_features(t), prompt, np.log1p(prompt)], 1))
 
 

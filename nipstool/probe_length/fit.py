@@ -14,6 +14,7 @@ import numpy as np
 from nipstool.kit.errors import DataError
 from nipstool.kit.progress import Progress, silent
 from nipstool.probe_length.censored import Cut, FirstFit, fit_first
+from nipstool.probe_length.collected import POSITION as POSITION_COLUMNS
 from nipstool.probe_length.collected import Collected
 from nipstool.probe_length.comparison import (
     BOTH,
@@ -290,11 +291,13 @@ def _probe(found: Collected, fits: _Fits, residuals: Residuals, coverage: float)
     first = fits.first[fits.best("first")]
     length = cross_validate(found.position)
     prompt = cross_validate(found.prompt)
+    smooth = cross_validate(found.position.columns(slice(0, POSITION_COLUMNS)))
     return Probe(
         origin=found.origin,
         lines=lines,
         first=Linear(fits.best("first"), first.w.numpy(), first.b0),
         length=Linear(0, length.w.numpy(), length.b0),
+        smooth=Linear(0, smooth.w.numpy(), smooth.b0),
         prompt=Linear(0, prompt.w.numpy(), prompt.b0),
         table=found.lengths.table(),
         table_ended=found.lengths.table(censored=False),

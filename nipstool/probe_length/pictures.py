@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from nipstool.kit.files import AtomicFile
 from nipstool.kit.plots import CATEGORIES, SEQUENTIAL
-from nipstool.probe_length.comparison import BOTH, LENGTH, POSITION, PROBE, PROMPT
+from nipstool.probe_length.comparison import BOTH, LENGTH, POSITION, PROBE, PROMPT, SMOOTH
 from nipstool.probe_length.trace import smoothed
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ def traces(found: Sequence[Trace], window: int) -> Any:
         for kind, colour in ((PROBE, ORANGE), (BOTH, BLUE)):
             above.plot(one.estimates[kind], color=colour, linewidth=0.7, alpha=0.35)
             above.plot(smoothed(one.estimates[kind], window), color=colour, label=f"{kind}, smoothed")
-        above.plot(one.estimates[POSITION], "--", color=GREEN, label="position alone")
+        above.plot(one.estimates[SMOOTH], "--", color=GREEN, label="position alone")
         if one.length is not None:
             above.plot([one.length - t for t in range(len(one.tokens))], ":", color="#555555", label="truth")
         below.plot(one.nll, color=PURPLE, linewidth=0.8)

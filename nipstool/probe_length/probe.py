@@ -19,6 +19,7 @@ from nipstool.probe_length.collected import Origin
 from nipstool.probe_length.intervals import Residuals, Spread, spread
 
 KIND = "probe-length probe"
+PLAIN = ("first", "length", "smooth", "prompt")
 Array = np.ndarray
 
 
@@ -43,6 +44,7 @@ class Probe:
     lines: dict[str, Linear]  # along the answer: probe, position-and-probe, token identity
     first: Linear  # at t = 0
     length: Linear  # position and prompt length
+    smooth: Linear  # position alone, from t, log1p t, sqrt t
     prompt: Linear  # prompt length, at t = 0
     table: Array  # position alone, [M], Kaplan-Meier
     table_ended: Array  # the same from answers that ended
@@ -78,7 +80,7 @@ def save(path: StrPath, probe: Probe, *, force: bool) -> None:
 
 
 def _plain(probe: Probe) -> dict[str, Linear]:
-    return {"first": probe.first, "length": probe.length, "prompt": probe.prompt}
+    return {name: getattr(probe, name) for name in PLAIN}
 
 
 def load(path: StrPath) -> Probe:
@@ -92,7 +94,7 @@ def load(path: StrPath) -> Probe:
             return Probe(
                 origin=Origin(**{**about["origin"], "layers": tuple(about["origin"]["layers"])}),
                 lines={name.removeprefix("along."): line for name, line in lines.items() if "along." in name},
-                **{name: lines[name] for name in ("first", "length", "prompt")},
+                **{name: lines[name] for name in PLAIN},
                 table=arrays["table"],
                 table_ended=arrays["table_ended"],
                 residuals=residuals,

@@ -14,10 +14,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from nipstool.kit.language_models import quiet
+
 WORDS = ("apple", "river", "stone", "cloud", "tiger", "music")
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
 AGAIN = "no wait"
-LONGEST, STEPS, BATCH = 16, 320, 24
+LONGEST, STEPS, BATCH = 16, 280, 24
 SPECIAL = ("<pad>", "<s>", "</s>")
 
 
@@ -32,9 +34,10 @@ def write_demo(folder: Path) -> None:
     model = _small_llama(tokenizer)
     _train(model, tokenizer, random)
     folder.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(folder / "model")
+    with quiet():
+        model.save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
-    _write_rows(folder / "prompts.jsonl", [{"id": f"p{i}", "prompt": _task(random)[0]} for i in range(200)])
+    _write_rows(folder / "prompts.jsonl", [{"id": f"p{i}", "prompt": _task(random)[0]} for i in range(120)])
     answers, markers = _restarts(random)
     _write_rows(folder / "restarts.jsonl", answers)
     _write_rows(folder / "markers.jsonl", markers)

@@ -20,7 +20,7 @@ import numpy as np
 from nipstool.kit.errors import DataError, UsageError
 from nipstool.kit.progress import Progress, silent
 from nipstool.probe_length.collect import batches
-from nipstool.probe_length.comparison import BOTH, POSITION, PROBE
+from nipstool.probe_length.comparison import BOTH, PROBE, SMOOTH
 from nipstool.probe_length.encoding import Sequence as TokenSequence
 from nipstool.probe_length.evaluate import Estimates, estimates
 from nipstool.probe_length.formats import Layout, read_records
@@ -29,7 +29,7 @@ from nipstool.probe_length.metrics import to_tokens
 from nipstool.probe_length.probe import Probe
 
 Array = np.ndarray
-KINDS = (PROBE, BOTH, POSITION)
+KINDS = (PROBE, BOTH, SMOOTH)
 PATTERNS = (
     r"\bwait\b",
     r"\bactually\b",

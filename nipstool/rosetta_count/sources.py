@@ -39,7 +39,6 @@ class Reading:
     domain_field: str | None = None
     context: int = 256
     tokens: int = 200_000
-    keep_special: bool = False
     sites: str | None = None
     dtype: str | None = None
     image_size: int | None = None
@@ -47,7 +46,7 @@ class Reading:
 
     def key(self) -> list[Any]:
         """What a resumed run must share."""
-        own = [self.text_field, self.domain_field, self.context, self.tokens, self.keep_special]
+        own = [self.text_field, self.domain_field, self.context, self.tokens]
         return [self.data, *own, self.sites, self.dtype, self.image_size, self.grid]
 
 

@@ -93,7 +93,12 @@ def _pass(tokens: int) -> None:
     from nipstool.probe_length.encoding import Encoder, Sequence, hash64
     from nipstool.probe_length.hidden import Language
 
-    shape = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4}
+    shape: dict[str, Any] = {
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 4,
+    }
     config = LlamaConfig(vocab_size=512, max_position_embeddings=512, **shape)
     model = LlamaForCausalLM(config).eval()
     language = Language("none", model, Encoder(None, config), tuple(f"model.layers.{i}" for i in range(4)))
@@ -177,7 +182,12 @@ def predict() -> None:
     from nipstool.probe_length.encoding import Encoder
     from nipstool.probe_length.hidden import Language, padded, reading, run
 
-    shape = {"hidden_size": 256, "intermediate_size": 688, "num_hidden_layers": 24, "num_attention_heads": 4}
+    shape: dict[str, Any] = {
+        "hidden_size": 256,
+        "intermediate_size": 688,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 4,
+    }
     config = LlamaConfig(vocab_size=4096, max_position_embeddings=512, **shape)
     model = LlamaForCausalLM(config).eval()
     language = Language("none", model, Encoder(None, config), tuple(f"model.layers.{i}" for i in range(24)))
@@ -194,7 +204,7 @@ def predict() -> None:
 
 def restart() -> None:
     """150 held-out stories cut at 85 %, then an insert, window 15; probes of 600 others."""
-    from nipstool.probe_length.comparison import BOTH, POSITION, PROBE
+    from nipstool.probe_length.comparison import BOTH, PROBE, SMOOTH
     from nipstool.probe_length.fit import fit
     from nipstool.probe_length.trace import marked, trace
 
@@ -214,7 +224,7 @@ def restart() -> None:
         places = {name: [t] for name, t in cut.items()}
         found = marked(trace(probe, language, sequences(made, language), places), 15)
         told = []
-        for kind in (PROBE, BOTH, POSITION):
+        for kind in (PROBE, BOTH, SMOOTH):
             ratio = np.mean([m.ratio[kind] for m in found])
             told.append(f"{kind} x{ratio:.2f}, risen {np.mean([m.shift[kind] > 0 for m in found]):.0%}")
         print(f"  {text.strip()!r}: {'; '.join(told)}")

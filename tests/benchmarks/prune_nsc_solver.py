@@ -39,7 +39,7 @@ def main() -> None:
     show("same", llama("ffn,groups", None, (0.8, 0.82, None)))
     show("same", llama("ffn,groups", None, (0.8, None, 0.6)))
     show("same", llama("ffn,groups", None, (0.7, 0.7, 0.6)))
-    for kind in ("unrelated", "concave", "smallest", "summed"):
+    for kind in ("unrelated", "concave", "smallest", "summed", "equal"):
         show(f"32 x 20, values {kind}", random(kind, 1))
 
 
@@ -54,20 +54,20 @@ def llama(units: str, widths: Sequence[int] | None, shares: tuple[float | None, 
 
 
 def random(kind: str, seed: int) -> Problem:
-    """Three costs that have nothing to do with each other; the values as `kind` says."""
+    """Three costs that have nothing to do with each other; the values as `kind` says. "equal": 32 equal groups."""
     generator, made = np.random.default_rng(seed), []
     for _ in range(32):
         costs = generator.integers(1, 10**6, (20, 3))
         if kind == "unrelated":
             values = generator.random(20)
-        elif kind == "concave":
+        elif kind in ("concave", "equal"):
             values = np.log1p(costs / 1e5).sum(axis=1) * generator.uniform(0.5, 2)
         elif kind == "smallest":
             values = costs.min(axis=1) / 1e6 + generator.random(20) * 0.05
         else:
             values = costs.sum(axis=1) / 1e6 + generator.random(20) * 0.3
         made.append(Group("g", tuple(values.tolist()), tuple(map(tuple, costs.tolist()))))
-    free = Problem(tuple(made), (None,) * 3)
+    free = Problem((made[0],) * 32 if kind == "equal" else tuple(made), (None,) * 3)
     shares = generator.uniform(0.2, 0.6, 3)
     limits = [low + (high - low) * s for (low, high), s in zip(map(free.reachable, range(3)), shares, strict=True)]
     return Problem(free.groups, tuple(map(int, limits)))

@@ -86,7 +86,7 @@ def test_scale_is_chosen_by_the_picture() -> None:
 
 
 def test_a_box_grows_by_area_times_ratio_over_perimeter() -> None:
-    """A bar of 100 x 20 (dilation adds a pixel on each side away from the origin): d = A * 1.6 / L on each side."""
+    """A bar of 100 x 20 (dilation adds a pixel on two sides): d = A * 1.6 / L outwards."""
     probability = np.zeros((200, 320), np.float32)
     probability[80:100, 50:150] = 0.8
     found, scores = boxes.boxes_in(probability, 320, 200)

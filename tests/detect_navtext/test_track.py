@@ -1,12 +1,18 @@
 """Tracks on injected boxes: a pan over a wall of signs, cut at the edges, missed, misread."""
 
 from collections import Counter
+from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 
-from nipstool.detect_navtext.find import Sign
+from nipstool.detect_navtext.find import Finder, Sign
 from nipstool.detect_navtext.lines import Line
+from nipstool.detect_navtext.maps import View
+from nipstool.detect_navtext.ocr import Reader, Reading
+from nipstool.detect_navtext.run import Tally, Wanted, look
+from nipstool.detect_navtext.sources import Source
 from nipstool.detect_navtext.track import Track, Tracker
 
 SIZE = (640, 360)
@@ -79,6 +85,25 @@ def test_two_signs_with_one_text_stay_two_and_other_texts_never_join() -> None:
     tracker.update([sign("EXIT", 50, 50, 80, 20)], SIZE, frame=0, time=0.0)
     tracker.update([sign("Bakery", 50, 50, 80, 20)], SIZE, frame=1, time=0.1)
     assert sorted(t.sign.line.text or "" for t in tracker.finish()) == ["Bakery", "EXIT"]
+
+
+def test_a_pan_that_is_really_read_makes_one_row_a_sign(tmp_path: Path) -> None:
+    """Twenty frames over a wall with two signs, through video, detector, recogniser, classifier and tracker."""
+    wall = np.full((96, 700, 3), 230, np.uint8)
+    for text, x in (("ROOM 12", 40), ("EXIT", 420)):
+        cv2.putText(wall, text, (x, 60), cv2.FONT_HERSHEY_SIMPLEX, 1.3, (30, 30, 30), 3, cv2.LINE_AA)
+    path = tmp_path / "pan.avi"
+    writer = cv2.VideoWriter(str(path), cv2.VideoWriter.fourcc(*"MJPG"), 10, (384, 96))
+    for number in range(20):
+        writer.write(wall[:, 14 * number : 14 * number + 384])
+    writer.release()
+    finder = Finder(Reader(reading=Reading(View(scale=384))), threshold=0.0)
+    sources = [Source(str(path), "video", True)]
+    rows = [row for _, one in look(sources, finder.find, Wanted(0.0), Tally()) for row in one.rows]
+    assert sorted(row["text"] for row in rows) == ["EXIT", "ROOM 12"]
+    assert all(row["track"]["seen"] >= 5 for row in rows)
+    (room,) = (row for row in rows if row["text"] == "ROOM 12")
+    assert room["track"]["first"] == 0
 
 
 def test_a_sign_that_was_never_read_is_a_track_too() -> None:

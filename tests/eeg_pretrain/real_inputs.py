@@ -7,9 +7,9 @@ import numpy as np
 
 from nipstool.eeg_pretrain.edf_writer import write_edf
 
-MALOW = (
-    "Fp1 Fp2 F3 F4 C3 C4 P3 P4 O1 O2 SP1 SP2 F7 F8 T3 T4 T5 T6 Fz Cz Pz"  # channels 1 to 21, as EEG-README has them
-).split()
+# channels 1 to 21, as EEG-README has them
+MALOW = ["Fp1", "Fp2", "F3", "F4", "C3", "C4", "P3", "P4", "O1", "O2", "SP1", "SP2"]
+MALOW += ["F7", "F8", "T3", "T4", "T5", "T6", "Fz", "Cz", "Pz"]
 BONN_HZ = 173.61
 BONN_SETS = {"Z": "A", "O": "B", "N": "C", "F": "D", "S": "E"}  # the letter of a file's name -> the paper's set
 

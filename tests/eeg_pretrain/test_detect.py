@@ -35,10 +35,9 @@ def test_a_trailing_mean_is_of_the_seconds_that_there_are() -> None:
     assert trailing_mean(np.full(3, np.nan), 2).tolist() == [0.0, 0.0, 0.0]
 
 
-def test_events_hold_on_until_they_are_released() -> None:
+def test_events_are_stretches_above_the_threshold() -> None:
     scores = np.zeros(100)
     scores[20:40] = 0.5
-    scores[30] = 0.41  # above four fifths of the threshold
     scores[60:65] = 0.9  # shorter than ten seconds
     (event,) = events_of(scores, 0.5)
     assert (event.onset_s, event.offset_s, event.confidence) == (16.0, 35.0, 0.5)  # less half of the mean's length

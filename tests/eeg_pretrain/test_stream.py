@@ -34,6 +34,9 @@ class Array:
     def read_raw(self, start_s: float, duration_s: float, channels: list[int]) -> Raw:
         raise NotImplementedError
 
+    def only(self, kept: list[int]) -> "Array":
+        return Array(self._x[kept], self._fs)
+
 
 def in_memory(x: np.ndarray, fs: float, *segments: tuple[float, float], kinds: tuple[str, ...] = ()) -> Recording:
     kinds = kinds or ("eeg",) * len(x)
@@ -147,6 +150,9 @@ def test_other_signals_are_read_at_their_own_rates() -> None:
             return np.stack([values[kind][first : first + n]] * len(channels)).astype(np.float32)
 
         def read_raw(self, start_s: float, duration_s: float, channels: list[int]) -> Raw:
+            raise NotImplementedError
+
+        def only(self, kept: list[int]) -> "Mixed":
             raise NotImplementedError
 
     kinds = ["spo2", "eeg", "ecg"]

@@ -3,7 +3,7 @@
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,7 +58,7 @@ def rows(path: Path) -> list[dict]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def fails(folder: Path, tmp_path: Path, records: list[object], *args: str) -> str:
+def fails(folder: Path, tmp_path: Path, records: Sequence[object], *args: str) -> str:
     """The one line that a fit of these records ends with, and its exit status 65."""
     data = tmp_path / "bad.jsonl"
     data.write_text("".join(f"{x if isinstance(x, str) else json.dumps(x)}\n" for x in records))
@@ -242,10 +242,11 @@ def test_an_interrupted_pass_is_taken_up_again(
     monkeypatch.setattr(collect.Collector, "add", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fit(tmp_path / "again.safetensors", resume=False)
-    assert passes.partial_of(str(tmp_path / "again.safetensors")).exists()
+    partial = tmp_path / ".again.safetensors.collected"
+    assert partial.exists()
     monkeypatch.setattr(collect.Collector, "add", add)
     assert fit(tmp_path / "again.safetensors", resume=True) == whole
-    assert not passes.partial_of(str(tmp_path / "again.safetensors")).exists()
+    assert not partial.exists()
 
 
 def test_markers_of_a_file_are_compared(folder: Path, tmp_path: Path) -> None:
@@ -254,7 +255,7 @@ def test_markers_of_a_file_are_compared(folder: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert [(m["id"], m["t"]) for m in found["markers"]] == [(0, 2), (3, 2)]
-    assert [s["kind"] for s in found["shifts"]] == ["probe", "position-and-probe", "position"]
+    assert [s["kind"] for s in found["shifts"]] == ["probe", "position-and-probe", "position, smooth"]
     (tmp_path / "m.jsonl").write_text('{"t": 2}\n')
     done = run(folder, "trace", "probe.safetensors", "data.jsonl", "--markers", tmp_path / "m.jsonl")
     assert (done.returncode, "m.jsonl:1: expected a marker" in done.stderr) == (65, True)

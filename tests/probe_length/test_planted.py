@@ -37,6 +37,9 @@ def made(
     counts = no_lengths(folds)
     for k, n in zip(fold, length, strict=True):
         counts.add(int(k), int(n), int(n), False, 1.0)
+    counts.rows[:], counts.targets[:] = 0.0, 0.0  # one position was read of each answer
+    np.add.at(counts.rows, (fold, t), 1.0)
+    np.add.at(counts.targets, (fold, t), remaining)
     one = np.ones(answers)
     sequence = np.concatenate([features, prompt[:, None], np.log1p(prompt)[:, None]], 1)
     return Collected(
@@ -151,5 +154,6 @@ def test_position_alone_is_beaten_where_the_state_knows_more() -> None:
     _, report = fit(made(2000, 9, at=2))
     along = {line.name: line for line in report.along}
     assert along[BOTH].r2 > along[POSITION].r2 + 0.1
-    assert along[BOTH].interval is not None
-    assert along[BOTH].interval[0] > 0
+    interval = along[BOTH].interval
+    assert interval is not None
+    assert interval[0] > 0

@@ -150,7 +150,9 @@ def test_the_same_plan_at_one_and_two_threads(data_dir: Path) -> None:
     for threads in (1, 2):
         torch.set_num_threads(threads)
         try:
-            _, found = plan(str(data_dir / "models" / "stories260K"), Budgets(ratio=0.8, flops=2_900_000), settings)
+            _, found = plan(
+                str(data_dir / "models" / "stories260K"), Budgets(ratio=0.8, flops=2_900_000), settings
+            )
         finally:
             torch.set_num_threads(1)
         plans.append(to_json(found, indent=2))

@@ -1,6 +1,7 @@
 """NSC-DP against brute force, integer programming and linear programming that nobody here wrote."""
 
 import itertools
+import time
 from collections import Counter
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from scipy.optimize import LinearConstraint, linprog, milp
 
 from nipstool.prune_nsc.bounds import upper_bound
+from nipstool.prune_nsc.capacity import Scale
 from nipstool.prune_nsc.fronts import solve_by_fronts, undominated_by_bits
 from nipstool.prune_nsc.solver import Group, InfeasibleError, Problem, Solution, runner_up, solve, solve_uniform
 
@@ -228,6 +230,28 @@ def test_uniform_is_the_best_of_each_kind_alike(seed: int) -> None:
     assert (found.choices if found else None) == (alike[0][2] if alike else None)
 
 
+def cpu_seconds(p: Problem) -> float:
+    """The least of three."""
+    times = []
+    for _ in range(3):
+        fresh, start = Problem(p.groups, p.limits), time.process_time()
+        solve(fresh)
+        times.append(time.process_time() - start)
+    return min(times)
+
+
+def test_the_lonas_space_of_llama_7b_takes_no_time() -> None:
+    scale, a_layer = Scale(), 4 * 4096**2 + 2 * 4096
+    widths = (11008, 9632, 8256, 6880, 5504)
+    values = tuple(2 * scale.nsc(w, 4096) + scale.nsc(4096, w) for w in widths)
+    ffn = Group("ffn", values, tuple((3 * 4096 * w, 0, 0) for w in widths))
+    rest = Group("rest", (0.0,), ((32 * a_layer + 2 * 32000 * 4096 + 4096, 0, 0),))
+    p = Problem((ffn,) * 32 + (rest,), (5_700_000_000, None, None))
+    assert solve(p).costs[0] == 5_690_101_760
+    assert Counter(solve(p).choices[:32]) == {1: 2, 2: 30}
+    assert cpu_seconds(p) < 0.1
+
+
 def test_a_fine_grid_of_64_groups_is_solved_by_the_table() -> None:
     ffn = Group(
         "ffn", tuple(np.log1p(np.arange(87, 0, -1))), tuple((c * 64 * 12288, 0, 0) for c in range(87, 0, -1))
@@ -240,3 +264,4 @@ def test_a_fine_grid_of_64_groups_is_solved_by_the_table() -> None:
     found = solve(p)
     assert found.method == "table"  # the quick one: its steps are the grid's cells, whatever the groups hold
     assert found.costs[0] <= (p.limits[0] or 0)
+    assert cpu_seconds(p) < 2

@@ -8,6 +8,8 @@ import torch
 from safetensors.torch import save_file
 from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
+from nipstool.prune_nsc import Budgets, Pruned, Settings, prune
+
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text")
 HIDDEN, FFN, LAYERS, HEADS, HEAD_DIM, VOCABULARY = 32, 24, 4, 4, 12, 64
 
@@ -68,3 +70,9 @@ def save(folder: Path, tensors: dict[str, torch.Tensor], shards: int) -> None:
     total = sum(t.numel() * t.element_size() for t in tensors.values())
     index = {"metadata": {"total_size": total}, "weight_map": weight_map}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def run(model: Path, out: Path, budget: dict[str, Any], **settings: Any) -> Pruned:
+    """Pruning without sampling, and with too few tokens for a repair."""
+    options: dict[str, Any] = {"multiple_of": 4} | settings
+    return prune(str(model), str(out), Budgets(**budget), Settings(**options), channels="noise", tokens=64)

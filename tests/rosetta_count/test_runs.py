@@ -24,7 +24,7 @@ folder, method = sys.argv[1:]
 read = DumpActivations.unit
 
 def unit(self, index):
-    if index == 9:
+    if index == 5:
         os.kill(os.getpid(), signal.SIGKILL)
     return read(self, index)
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from nipstool.detect_navtext.lines import Image, Polygon
 from nipstool.detect_navtext.scenes.boards import Mark
-from nipstool.detect_navtext.scenes.settings import SETTINGS, scatter
+from nipstool.detect_navtext.scenes.halls import scatter
+from nipstool.detect_navtext.scenes.settings import SETTINGS
 from nipstool.detect_navtext.scenes.space import Camera, Room, Stage
 from nipstool.detect_navtext.scenes.style import FOLDS, PALE, Maker, style_of, surface
 

@@ -34,9 +34,9 @@ def a_dataset(folder: Path) -> None:
     line = dataset.Truth(np.array([(8, 8), (88, 8), (88, 24), (8, 24)], np.float32), "nav", "room", "Room 7")
     shots = []
     for number in range(2):
-        image = np.full((96, 96, 3), 200 - 90 * number, np.uint8)
+        coarse = np.random.default_rng(number).integers(120, 255, (6, 6, 3)).astype(np.uint8)
+        image = np.asarray(cv2.resize(coarse, (96, 96), interpolation=cv2.INTER_NEAREST), np.uint8)
         cv2.putText(image, f"Room {number}", (8, 22), cv2.FONT_HERSHEY_SIMPLEX, 0.6, (0, 0, 0), 2)
-        image[50 + 20 * number :, : 40 + 30 * number] = 30
         shots.append(build.Shot(f"p{number}.png", image, (line,), f"p{number}", "rendered", "case", str(number)))
     build.write(shots, root, share=0.5)
 
