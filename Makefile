@@ -144,12 +144,12 @@ demo-rosetta-count: models
 PROBE_DEMO := demo/probe-length
 demo-probe-length: $(PROBE_DEMO)/model/model.safetensors
 	$(BIN)/nipstool probe-length generate $(PROBE_DEMO)/model $(PROBE_DEMO)/prompts.jsonl -n 4 --max-new 64 \
-	    --temperature 1 -o $(PROBE_DEMO)/answers.jsonl --force
+	    --temperature 1 --threads 1 -o $(PROBE_DEMO)/answers.jsonl --force
 	$(BIN)/nipstool probe-length $(PROBE_DEMO)/model $(PROBE_DEMO)/answers.jsonl -o $(PROBE_DEMO)/probe.safetensors \
-	    --plot $(PROBE_DEMO)/layers.png --force
-	head -3 $(PROBE_DEMO)/prompts.jsonl | $(BIN)/nipstool probe-length predict $(PROBE_DEMO)/probe.safetensors --budget 12
+	    --plot $(PROBE_DEMO)/layers.png --threads 1 --force
+	head -3 $(PROBE_DEMO)/prompts.jsonl | $(BIN)/nipstool probe-length predict $(PROBE_DEMO)/probe.safetensors --budget 12 --threads 1
 	$(BIN)/nipstool probe-length trace $(PROBE_DEMO)/probe.safetensors $(PROBE_DEMO)/restarts.jsonl \
-	    --markers $(PROBE_DEMO)/markers.jsonl --window 4 --plot $(PROBE_DEMO)/restarts.png --force
+	    --markers $(PROBE_DEMO)/markers.jsonl --window 4 --plot $(PROBE_DEMO)/restarts.png --threads 1 --force
 
 $(PROBE_DEMO)/model/model.safetensors: $(READY)
 	@echo "Training a small language model to probe: about half a minute"

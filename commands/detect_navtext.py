@@ -54,7 +54,7 @@ TRACK = "One row a sign of a video, with voted text; or one a frame."
 Track = Annotated[bool, typer.Option("--track/--no-track", help=TRACK, rich_help_panel=LOOKING)]
 OcrModels = Annotated[Path | None, _option("DIR", "Other OCR models: *det*.onnx, *rec*.onnx.", MODELS)]
 Detector = Annotated[Path | None, _option("FILE.onnx", "Another text detector, as `train` makes it.", MODELS)]
-Classifier = Annotated[Path | None, _option("FILE", "Another relevance classifier.", MODELS)]
+Classifier = Annotated[Path | None, _option("FILE", "Another relevance classifier, as `train` fits it.", MODELS)]
 Vlm = Annotated[Path | None, _option("DIR", "Weigh in a local CLIP or SigLIP folder.", MODELS)]
 Navocr = Annotated[Path | None, _option("FILE.onnx", "Run NavOCR's own detector and chain.", MODELS)]
 Strict = Annotated[bool, typer.Option("--strict", help="Fail where a file in a folder cannot be used.")]
@@ -135,8 +135,7 @@ def detect(
         _fail(terminal, tally, strict)
 
 
-DATASET = "Pictures and folders of them; none with --synthetic alone."
-Images = Annotated[list[str] | None, typer.Argument(metavar="IMAGE...", help=DATASET)]
+Images = Annotated[list[str] | None, typer.Argument(metavar="IMAGE...", help="Pictures and folders.")]
 Folder = Annotated[str, typer.Option("-o", "--output", metavar="DIR", help="The folder to write.")]
 Synthetic = Annotated[int, _option("N", "Render so many sign scenes instead of, or beside, pictures.", min=0)]
 POSITIVE = "From this nav_score a line is nav."
@@ -146,7 +145,6 @@ Negative = Annotated[float, _option("SCORE", NEGATIVE, None, "--other-to", min=0
 Share = Annotated[float, _option("SHARE", "About so many of the pictures are for validation.", min=0.0, max=0.9)]
 PLACE = "Pictures whose names begin so are of one place. Repeatable; by default what stands before a number."
 Place = Annotated[list[str] | None, _option("PREFIX", PLACE)]
-Licence = Annotated[str, _option("TEXT", "Licence of the pictures, for provenance.csv.")]
 
 
 @app.command("build-dataset")
@@ -159,7 +157,6 @@ def build_dataset(
     other_to: Negative = 0.4,
     val: Share = 0.2,
     place: Place = None,
-    licence: Licence = "",
     ocr_models: OcrModels = None,
     vlm: Vlm = None,
     strict: Strict = False,
@@ -178,9 +175,8 @@ def build_dataset(
     Places, and pictures that are nearly the same, are kept together in train or val.
 
     \b
-    Examples:
+    Example:
       nipstool detect-navtext build-dataset photos/ --poi campus.geojson -o dataset
-      nipstool detect-navtext build-dataset --synthetic 200 -o scenes
     """
     from nipstool.detect_navtext.choices import Choices
     from nipstool.detect_navtext.making import Job, make
@@ -198,7 +194,7 @@ def build_dataset(
     check_output(output, inputs=words, force=force, folder=True)
     count = threads or available_threads()
     choices = Choices(poi=poi or (), models=ocr_models, vlm=vlm, threads=count, device=device)
-    job = Job(words, synthetic, nav_from, other_to, val, place or (), licence, seed)
+    job = Job(words, synthetic, nav_from, other_to, val, place or (), seed=seed)
     with terminal.progress("pictures") as show:
         built, tally = make(Path(output), job, choices, force=force, warn=terminal.warn, progress=show)
     run.write(Path(output), device=device, seed=seed, inputs={}, result=built)
@@ -212,7 +208,7 @@ def build_dataset(
 Dataset = Annotated[str, typer.Argument(metavar="DIR", help="A dataset as build-dataset writes it.")]
 Model = Annotated[str, typer.Option("-o", "--output", metavar="MODEL.onnx", help="The detector to write.")]
 Steps = Annotated[int, _option("N", "Gradient steps.", min=1)]
-Side = Annotated[int, _option("N", "Side of the crops in pixels, a multiple of 32.", min=64)]
+Card = Annotated[Path | None, _option("FILE.md", "Write the model card as a file, too.")]
 Base = Annotated[
     bool, typer.Option("--base/--no-base", help="Start from the package's weights, or from random ones.")
 ]
@@ -225,7 +221,7 @@ def train(
     dataset: Dataset,
     output: Model,
     steps: Steps = 150,
-    side: Side = 256,
+    card: Card = None,
     base: Base = True,
     teacher: Teacher = True,
     poi: Poi = None,
@@ -241,7 +237,7 @@ def train(
 ) -> None:
     """Train a compact detector on a dataset and fit the relevance classifier to its places; export both as ONNX.
 
-    The model card MODEL.md beside it says what it reached on the pictures for validation.
+    The model card, in its metadata or by --card a file, says what it reached on the places for validation.
 
     \b
     Example:
@@ -256,18 +252,17 @@ def train(
 
     terminal = Terminal(json, quiet, 0, progress.value)
     run = Run(sys.argv)
-    if side % 32:
-        raise UsageError(f"--side {side}: expected a multiple of 32")
-    training.check_model_output(output, dataset, force=force)
+    training.check_outputs(output, card, dataset, force=force)
     count = set_threads(threads)
-    course = Course(steps, side=side, seed=seed)
+    course = Course(steps, seed=seed)
     taught = training.teacher_of(ocr_models, threads=count) if teacher else None
     made = training.train(
         Path(dataset), course, names=places(poi or ()), teacher=taught, base=base,
         device=choose_device(device), stage=terminal.progress,
     )  # fmt: skip
-    inputs = training.write_model(Path(output), made, Path(dataset), force=force)
-    run.write(Path(output), device=device, seed=seed, inputs=inputs, result=made.results)
+    inputs = training.write_model(output, card, made, Path(dataset), force=force)
+    if Path(output).is_file():
+        run.write(Path(output), device=device, seed=seed, inputs=inputs, result=made.results)
     if json:
         terminal.document({"results": made.results, "adapted": made.adapted, "apart": made.apart})
     terminal.table("On the places for validation", ("what", "value"), [[n, v] for n, v in made.results.items()])
@@ -314,10 +309,12 @@ def evaluate(
       nipstool detect-navtext evaluate labels.json found.ndjson
     """
     from nipstool.detect_navtext import evaluation
-    from nipstool.kit.files import check_output, write_text
+    from nipstool.kit.files import check_output, sha256, write_text
+    from nipstool.kit.manifest import Run
     from nipstool.kit.records import to_json
     from nipstool.kit.runtime import available_threads
 
+    run = Run(sys.argv)
     terminal = Terminal(json, quiet, 0, progress.value, data_on_stdout=output == "-")
     if output is not None:
         check_output(output, inputs=[truth, predicted], force=force, binary=False)
@@ -336,6 +333,9 @@ def evaluate(
         terminal.warn(f"{result.absent} detections are in pictures that {truth} does not name, and left out")
     if output is not None:
         write_text(output, to_json(result, indent=2) + "\n", force=force)
+        if Path(output).is_file():
+            hashes = {n: sha256(n) for n in (truth, predicted) if n != "-"}
+            run.write(Path(output), device="cpu", seed=seed, inputs=hashes)
     if json:
         terminal.document(result)
     if output != "-":

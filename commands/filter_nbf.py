@@ -180,7 +180,7 @@ def train(
     \b
     Examples:
       nipstool filter-nbf train --domain arena -o arena.safetensors
-      torchrun --nproc-per-node 2 -m nipstool filter-nbf train --domain model.py -o model.safetensors
+      torchrun -m nipstool filter-nbf train --domain model.py -o m.safetensors
     """
     from nipstool.filter_nbf.arguments import one_of, parameters
     from nipstool.filter_nbf.checkpoint import check_fits, load

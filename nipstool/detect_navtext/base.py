@@ -1,6 +1,6 @@
 """The weights that training starts from: learnt from rendered scenes alone, places of the last fold left out.
 
-    python -m nipstool.detect_navtext.base DATASET FILE [STEPS]
+python -m nipstool.detect_navtext.base DATASET FILE [STEPS]
 """
 
 from __future__ import annotations

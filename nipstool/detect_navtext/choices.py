@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nipstool.detect_navtext.find import Box, Finder, Sign
@@ -79,11 +79,14 @@ def _classifier(choices: Choices) -> Classifier:
     detector brings, else the shipped one."""
     source = choices.classifier or choices.detector
     if source is not None and source.suffix.lower() == ".onnx":
+        from nipstool.detect_navtext.detector import ALONE, metadata
         from nipstool.detect_navtext.detector import classifier_in as bytes_in
 
         data = bytes_in(source)
         if data is not None:
-            return classifier_in(data, f"the classifier in {source}")
+            found = classifier_in(data, f"the classifier in {source}")
+            alone = choices.detector is None and metadata(source).get(ALONE)
+            return replace(found, threshold=float(alone)) if alone else found
         if choices.classifier is not None:
             raise DataError(f"{source}: holds no relevance classifier; expected one that train has adapted")
     return load_classifier(choices.classifier)

@@ -23,6 +23,7 @@ PROGRAM = "nipstool detect-navtext"
 INPUT, OUTPUT = "x", "maps"
 SAME = 1e-4  # how far outputs of different runtimes may lie apart
 OPSET = 17
+ALONE = "classifier_threshold"  # metadata: of the classifier without the second map, which its own is with
 STRIDE = 32  # sides of the input are multiples of it
 
 
@@ -116,6 +117,16 @@ def check_export(data: bytes, network: Detector, *, seed: int = 0) -> float:
             f"the exported detector differs by {apart:.2g} between runtimes; expected at most {SAME:g}"
         )
     return apart
+
+
+def with_metadata(data: bytes, more: Mapping[str, str]) -> bytes:
+    """An ONNX file's bytes with further metadata."""
+    import onnx
+
+    model = onnx.load_from_string(data)
+    known = {entry.key: entry.value for entry in model.metadata_props}
+    onnx.helper.set_model_props(model, {**known, **more})
+    return model.SerializeToString()
 
 
 def metadata(path: Path) -> dict[str, str]:

@@ -70,6 +70,8 @@ def read_predictions(path: Path) -> list[Prediction]:
         raise InputMissingError(f"{path}: no such file; expected detections or an ONNX model") from error
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read as text: {error}") from error
+    if not text.strip():
+        raise DataError(f"{path}: is empty; expected detections ([] where there are none)")
     rows = list(_rows(text, path))
     return [_prediction(row, f"{path}: row {number}") for number, row in enumerate(rows, 1)]
 

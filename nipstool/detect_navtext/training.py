@@ -16,7 +16,7 @@ from nipstool.detect_navtext import dataset, fitting, metrics
 from nipstool.detect_navtext.boxes import mean_inside
 from nipstool.detect_navtext.compact import Compact
 from nipstool.detect_navtext.dataset import Picture
-from nipstool.detect_navtext.detector import STRIDE, as_input
+from nipstool.detect_navtext.detector import ALONE, STRIDE, as_input
 from nipstool.detect_navtext.find import blended
 from nipstool.detect_navtext.lines import Image, Line
 from nipstool.detect_navtext.metrics import Found
@@ -24,7 +24,7 @@ from nipstool.detect_navtext.pictures import read_picture
 from nipstool.detect_navtext.poi import Names
 from nipstool.detect_navtext.relevance import Classifier, classify, load_classifier
 from nipstool.detect_navtext.targets import Example
-from nipstool.kit.errors import DataError, UsageError
+from nipstool.kit.errors import DataError
 from nipstool.kit.files import AtomicFile, check_output, sha256, write_text
 from nipstool.kit.progress import Progress, silent
 
@@ -94,7 +94,8 @@ def train(
     network = _network(course.seed, base)
     with stage("training") as show:
         losses = learn.train(network, examples, course, device=device, progress=show)
-    adapted = adapt(fitting.joined(samples), _means(network, examples))
+    sample = fitting.joined(samples)
+    adapted = adapt(sample, _means(network, examples))
     about = {
         "trained on": f"{len(examples)} pictures, {sum(len(e.truths) for e in examples)} lines",
         "steps": str(course.steps),
@@ -102,12 +103,15 @@ def train(
         "teacher": "PP-OCR" if teacher is not None else "none",
         "seed": str(course.seed),
     }
+    if adapted is not None:
+        about[ALONE] = f"{best_threshold(classify(sample.table, adapted), sample.is_nav):g}"
     classifier = None if adapted is None else fitting.as_bytes(adapted)
     data = detector.onnx_bytes(network, about=about, classifier=classifier)
     apart = detector.check_export(data, network)
     with stage("validation") as show:
         results = validate(data, folder, show)
     card = detector.model_card(about, results)
+    data = detector.with_metadata(data, {"card": card})
     return Trained(data, card, results, losses, apart, adapted is not None)
 
 
@@ -221,21 +225,15 @@ def validate(data: bytes, folder: Path, progress: Progress = silent) -> dict[str
     return summary(found)
 
 
-def check_model_output(output: str, folder: str, *, force: bool) -> None:
+def check_outputs(model: str, card: Path | None, folder: str, *, force: bool) -> None:
     """Refuse, before any work, a model or a model card that could not be written.
 
     Raises:
-        UsageError: the name does not end in .onnx. OutputError: as `check_output`.
+        UsageError, OutputError: as `check_output`.
     """
-    if Path(output).suffix.lower() != ".onnx":
-        raise UsageError(f"-o {output}: expected a name that ends in .onnx")
-    check_output(output, inputs=[folder], force=force)
-    check_output(card_path(Path(output)), inputs=[folder], force=force)
-
-
-def card_path(model: Path) -> Path:
-    """Where the card of a model stands: campus.md beside campus.onnx."""
-    return model.with_suffix(".md")
+    check_output(model, inputs=[folder], force=force)
+    if card is not None:
+        check_output(card, inputs=[folder], force=force, binary=False)
 
 
 def teacher_of(folder: Path | None, *, threads: int) -> Teacher:
@@ -247,11 +245,12 @@ def teacher_of(folder: Path | None, *, threads: int) -> Teacher:
     return Reader(models, threads=threads, reading=Reading(read="none")).text_map
 
 
-def write_model(output: Path, made: Trained, folder: Path, *, force: bool) -> dict[str, str]:
-    """Write the ONNX file and its card; returns the hashes of what it was made from."""
+def write_model(output: str, card: Path | None, made: Trained, folder: Path, *, force: bool) -> dict[str, str]:
+    """Write the ONNX file, and its card if asked to; returns the hashes of what it was made from."""
     with AtomicFile(output, force=force) as out:
         out.file.write(made.onnx)
-    write_text(card_path(output), made.card, force=force)
+    if card is not None:
+        write_text(card, made.card, force=force)
     return {str(path): sha256(path) for path in (dataset.file_in(folder, split) for split in dataset.SPLITS)}
 
 

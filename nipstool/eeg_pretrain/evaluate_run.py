@@ -80,7 +80,7 @@ def _judged(one: Looked, detector: str, run: Run) -> Judged:
     count = window_count(one.recording.duration_s)
     by_window = window_scores(one.track.scores(detector), WINDOW_S, count)
     if detector != "model":  # monotone, into [0, 1], the threshold at one half
-        by_window = by_window / (by_window + threshold)
+        by_window = by_window / (by_window + (1.0 if plain_and_unknown else threshold))
     return _as_judged(one.recording, events, by_window)
 
 

@@ -80,6 +80,8 @@ def check_folder(folder: StrPath) -> Any:
         hub = str(folder).count("/") == 1 and not str(folder).startswith((".", "/", "~"))
         hint = "; a hub name is not fetched: download it and name its folder" if hub else ""
         raise InputMissingError(f"{folder}: no such model folder{hint}")
+    if not path.is_dir():
+        raise DataError(f"{folder}: is a file; expected a model folder, or statistics")
     return to_config(read_config_json(path), str(folder))
 
 

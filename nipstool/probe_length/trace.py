@@ -53,6 +53,7 @@ class Trace:
     estimates: dict[str, Array]  # [T + 1] each
     nll: Array  # [T + 1], 0 at t = 0
     markers: tuple[int, ...]  # response tokens before each
+    begins: tuple[str, ...]  # the text that follows each
 
 
 @dataclass(frozen=True)
@@ -139,7 +140,9 @@ def _trace(
         places = tuple(_found(s.response, tokenizer, expression))
     in_tokens = {kind: to_tokens(one.by_name[kind]) for kind in KINDS}
     length = None if s.censored else s.length
-    return Trace(s.id, s.where, texts, length, in_tokens, one.by_name["nll"], places)
+    nexts = [s.response[t : t + 6] for t in places]
+    begins = tuple(" ".join(map(str, ids)) if tokenizer is None else tokenizer.decode(ids) for ids in nexts)
+    return Trace(s.id, s.where, texts, length, in_tokens, one.by_name["nll"], places, begins)
 
 
 def _found(response: list[int], tokenizer: Any, expression: re.Pattern[str]) -> Iterator[int]:
@@ -167,10 +170,9 @@ def marked(found: Iterable[Trace], window: int) -> list[Marked]:
     """Shift and ratio at every marker of every answer."""
     rows = []
     for one in found:
-        for t in one.markers:
+        for t, text in zip(one.markers, one.begins, strict=True):
             before = {kind: e[max(t - window + 1, 0) : t + 1].mean() for kind, e in one.estimates.items()}
             after = {kind: e[t + 1 : t + 1 + window].mean() for kind, e in one.estimates.items()}
-            text = "".join(one.tokens[t + 1 : t + 7])
             shift = {kind: float(after[kind] - before[kind]) for kind in KINDS}
             ratio = {kind: float(after[kind] / max(before[kind], 1e-9)) for kind in KINDS}
             rows.append(Marked(one.id, t, text, shift, ratio))

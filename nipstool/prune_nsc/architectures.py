@@ -130,9 +130,17 @@ def architecture_of(model: nn.Module, told: str) -> Architecture:
         raise DataError(f"{told}: a {config.model_type} model with no layers of matrices")
     heads = int(getattr(config, "num_attention_heads", 0) or 0)
     width = heads * _head_dim(config, heads)
-    kv = 2 * int(getattr(config, "num_key_value_heads", None) or heads) * _head_dim(config, heads)
+    kv = 2 * _kv_heads(config, heads) * _head_dim(config, heads)
     built = tuple(Layer(tuple(m), vectors[key], kv_values=kv) for key, m in layers.items())
     return Architecture(told, tuple(outside), built, other, width, head_size, bytes_a_value(config.to_dict()))
+
+
+def _kv_heads(config: Any, heads: int) -> int:
+    """Key and value heads; Falcon and GPT-BigCode have words of their own for them."""
+    if getattr(config, "multi_query", False) and not getattr(config, "new_decoder_architecture", False):
+        return 1
+    named = getattr(config, "num_key_value_heads", None) or getattr(config, "num_kv_heads", None)
+    return int(named or heads)
 
 
 def _head_dim(config: Any, heads: int) -> int:
@@ -153,8 +161,8 @@ def _matrices(name: str, shape: tuple[int, ...], kind: str, config: Any) -> list
 def _parts(name: str, rows: int, config: Any) -> list[int]:
     heads = int(getattr(config, "num_attention_heads", 0) or 0)
     q = heads * _head_dim(config, heads)
-    kv = int(getattr(config, "num_key_value_heads", None) or heads) * _head_dim(config, heads)
-    if _QKV.search(name) and q and rows == q + 2 * kv:
+    kv, odd = divmod(rows - q, 2)  # what is left is keys and values: fewer heads, or one, in many families
+    if _QKV.search(name) and q and kv > 0 and not odd:
         return [q, kv, kv]
     if _QKV.search(name) and rows % 3 == 0:
         return [rows // 3] * 3

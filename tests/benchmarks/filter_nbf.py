@@ -177,9 +177,12 @@ def key(seed: int) -> KeyedGenerator:
 
 
 def exact(seeds: int = 32) -> None:
-    """Evidence of the particle filter against exact figures."""
+    """Evidence of the particle filter against exact figures.
+
+    Without resampling, 32 seeds cannot tell it from 100 rows; the tests do from 20.
+    """
     flow = np.loadtxt(DATA / "nile.csv", delimiter=",", skiprows=1)[:, 1:]
-    for threshold in (0.0, 0.5, 1.0):
+    for threshold in (0.5, 1.0):
         settings = Settings(2000, threshold=threshold, temper=False)
         ratio = np.exp([log_evidence("nile", flow, settings, seed) + 639.711715 for seed in range(seeds)])
         error = ratio.std(ddof=1) / np.sqrt(seeds)

@@ -107,7 +107,7 @@ def test_training_learns_a_line_and_a_seed_gives_the_same_weights() -> None:
         losses.append(learn.train(network, [example], learn.Course(steps=10, batch=1, side=96, rate=5e-3)))
         weights.append(network.text[1].weight.detach().clone())
     assert torch.equal(weights[0], weights[1])
-    assert np.mean(losses[0][-3:]) < 0.7 * losses[0][0]
+    assert np.mean(losses[0][-3:]) < 0.85 * losses[0][0]
 
 
 def test_maps_have_a_quarter_of_the_size_and_no_square_is_needed() -> None:
@@ -237,6 +237,11 @@ def test_predictions_come_in_three_formats(tmp_path: Path) -> None:
         [found] = evaluation.read_predictions(tmp_path / name)
         assert (found.image, found.score) == ("x/a.jpg", 0.7)
         assert found.polygon.tolist() == corners
+    (tmp_path / "none.json").write_text("[]")
+    assert evaluation.read_predictions(tmp_path / "none.json") == []
+    (tmp_path / "empty.ndjson").write_text("\n")
+    with pytest.raises(DataError, match="is empty"):
+        evaluation.read_predictions(tmp_path / "empty.ndjson")
     (tmp_path / "bad.ndjson").write_text('{"image": "a.jpg"}\n')
     with pytest.raises(DataError, match="row 1"):
         evaluation.read_predictions(tmp_path / "bad.ndjson")

@@ -194,6 +194,7 @@ def test_statistics_of_two_nights_fit_as_one(folder: Path, tmp_path: Path) -> No
     ]
 
 
+@pytest.mark.slow  # three processes import torch
 def test_two_processes_collect_what_one_does(folder: Path, tmp_path: Path) -> None:
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
     words = ["-m", "nipstool", "probe-length", "model", "data.jsonl", "--folds", "2", "--device", "cpu", "--json"]

@@ -90,6 +90,8 @@ FUSED = [
     ("gpt2", {"n_embd": 48, "n_layer": 3, "n_head": 4, "vocab_size": 50, "n_positions": 32}, [48, 48, 48]),
     ("phi3", {**SMALL, "num_key_value_heads": 2, "intermediate_size": 64, "pad_token_id": 0}, [48, 24, 24]),
     ("gpt_neox", {**SMALL, "intermediate_size": 64}, [48, 48, 48]),
+    ("falcon", SMALL, [48, 12, 12]),  # one head of keys and values for all queries
+    ("falcon", {**SMALL, "new_decoder_architecture": True, "num_kv_heads": 2}, [48, 24, 24]),
 ]
 
 
@@ -104,6 +106,7 @@ def test_fused_projections_are_split(kind: str, settings: dict[str, Any], parts:
         m.m for m in found.layers[0].matrices if "qkv" in m.name or "c_attn" in m.name or "query_key" in m.name
     ]
     assert fused == parts
+    assert found.kv_bytes == 3 * 2 * parts[1] * 2
     assert all(
         m.n == 48 for m in found.layers[0].matrices if m.m in parts and "attn" in m.name and "c_" not in m.name
     )

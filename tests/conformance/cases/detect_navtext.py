@@ -94,7 +94,7 @@ CASES = [
     Case(
         "detect-navtext",
         "train",
-        ("dataset", "--no-base", "--no-teacher", "--steps", "1", "--side", "64", "--threads", "1"),
+        ("dataset", "--no-base", "--no-teacher", "--steps", "1", "--threads", "1"),
         a_dataset,
         inputs=("dataset/annotations/train.json", "dataset/annotations/val.json"),
         output="model.onnx",
