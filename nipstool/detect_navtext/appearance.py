@@ -33,7 +33,7 @@ def appearance(image: Image, line: Line) -> NDArray[np.float32]:
     if patch.size == 0 or not inside.any():
         return np.zeros(len(NAMES), np.float32)
     hsv = cv2.cvtColor(patch, cv2.COLOR_BGR2HSV).astype(np.float32)
-    grey = cv2.cvtColor(patch, cv2.COLOR_BGR2GRAY)
+    grey = np.asarray(cv2.cvtColor(patch, cv2.COLOR_BGR2GRAY), np.uint8)
     letters, ground, light = _letters(grey, inside)
     ring = ~inside
     value = grey.astype(np.float32) / 255
@@ -85,7 +85,7 @@ def _patch(image: Image, line: Line) -> tuple[Image, NDArray[np.bool_]]:
 
 
 def _letters(
-    grey: NDArray[np.generic], inside: NDArray[np.bool_]
+    grey: NDArray[np.uint8], inside: NDArray[np.bool_]
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_], float]:
     """Which pixels of a box are letters and which ground, by Otsu's threshold; whether the letters are lighter.
 

@@ -71,7 +71,7 @@ def onnx_bytes(
         torch.onnx.export(
             Probabilities(network).eval(),
             (example,),
-            buffer,
+            buffer,  # pyright: ignore[reportArgumentType]
             input_names=[INPUT],
             output_names=[OUTPUT],
             dynamic_axes=axes,

@@ -20,7 +20,7 @@ from nipstool.kit.errors import DataError, InputMissingError
 from nipstool.kit.files import check_input, spooled_input
 from nipstool.kit.progress import Progress, silent
 
-Finder = Callable[[Image], tuple[Sequence[NDArray[np.float32]], NDArray[np.float64]]]
+Finder = Callable[[Image], tuple[Sequence[NDArray[np.float32]] | NDArray[np.float32], NDArray[np.float64]]]
 
 
 @dataclass(frozen=True, eq=False)

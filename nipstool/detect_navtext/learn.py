@@ -74,7 +74,7 @@ def train(
     """Train `network` in place; returns the loss of every step. On one device a seed gives the same weights."""
     device = device or torch.device("cpu")
     random = np.random.default_rng(course.seed)
-    network.to(device, memory_format=torch.channels_last).train()
+    network.to(device).to(memory_format=torch.channels_last).train()  # pyright: ignore[reportCallIssue]
     optimiser = torch.optim.AdamW(network.parameters(), course.rate, weight_decay=1e-2)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate_at(step, course.steps))
     losses = []

@@ -73,7 +73,8 @@ def maps_of(truths: tuple[Truth, ...], width: int, height: int, teacher: NDArray
 
 def _smaller(full: NDArray[np.uint8]) -> Maps:
     size = (full.shape[2] // SCALE, full.shape[1] // SCALE)
-    return np.stack([cv2.resize(m, size, interpolation=cv2.INTER_AREA) for m in full]).astype(np.float32) / 255
+    smaller = [np.asarray(cv2.resize(m, size, interpolation=cv2.INTER_AREA), np.float32) for m in full]
+    return np.stack(smaller) / np.float32(255)
 
 
 def crop(random: Random, example: Example, side: int) -> tuple[NDArray[np.float32], Maps]:

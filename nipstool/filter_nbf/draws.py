@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +27,7 @@ class KeyedGenerator:
     def __init__(self, seed: int, track: str):
         digest = hashlib.blake2b(f"{seed}\0{track}".encode(errors="surrogatepass"), digest_size=16).digest()
         self._bits = np.random.SFC64(0)
-        self._state = self._bits.state | {"has_uint32": 0}
+        self._state: dict[str, Any] = {**self._bits.state, "has_uint32": 0}
         self._words = np.array([*np.frombuffer(digest, dtype=np.uint64), 0, 1], dtype=np.uint64)
         self._state["state"]["state"] = self._words
         self._generator = np.random.Generator(self._bits)
@@ -34,7 +35,7 @@ class KeyedGenerator:
     def at(self, step: int, purpose: int = FILTER) -> np.random.Generator:
         """The generator, set to the first draw of this step and purpose."""
         self._words[2] = step << 1 | purpose
-        self._bits.state = self._state
+        self._bits.state = self._state  # type: ignore[assignment]
         self._bits.random_raw(MIXING)
         return self._generator
 

@@ -99,17 +99,17 @@ class Dynamics:
         else:
             rows = zip(y, x, u, strict=True)
             found = np.stack([self._checked("log_likelihood", None, *row) for row in rows])
-        gone = np.asarray(np.isnan(y))
+        gone: np.ndarray = np.asarray(np.isnan(y))
         some = bool(gone.any())
-        told = np.ones(len(y), dtype=bool)
+        told: np.ndarray = np.ones(len(y), dtype=bool)
         if found.shape == (*x.shape[:2], y.shape[1]):
             if some:
-                told = ~gone.all(-1)
+                told = np.asarray(~gone.all(-1))
                 found = np.where(gone[:, None], 0.0, found)
             found = _row_sums(found)
         elif found.shape == x.shape[:2]:
             if some:
-                told = ~gone.any(-1)
+                told = np.asarray(~gone.any(-1))
                 found = np.where(told[:, None], found, 0.0)
         else:
             n, m = x.shape[1], y.shape[1]

@@ -198,7 +198,8 @@ class Reach:
     def pairs(self, value: Ints, used: Ints, before: ToCome, group: int) -> tuple[NDArray, NDArray]:
         """(choices of a group, labels) that the linear programme's own bound lets through."""
         bound = self._value.bounds(value, self._limits - used, before.gain, 0)
-        return np.nonzero(bound[None] - self._value.loss[group][0][:, None] >= self._lowest)
+        choices, labels = np.nonzero(bound[None] - self._value.loss[group][0][:, None] >= self._lowest)
+        return choices, labels
 
     def joined(self, value: Ints, used: Ints, others: tuple[Ints, Ints], after: ToCome) -> tuple[NDArray, NDArray]:
         """(others, labels), by index: pairs of two sets that together keep the budgets and the LP's own bound."""

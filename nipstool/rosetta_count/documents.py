@@ -161,7 +161,7 @@ def _lines(file: Path, told: str) -> Iterator[str]:
         raise InputMissingError(f"{told}: cannot be read: {reason(error)}") from error
 
 
-def _opened(file: Path, told: str) -> IO[bytes]:
+def _opened(file: Path, told: str) -> IO[bytes] | gzip.GzipFile:
     suffix = Path(told).suffix
     if suffix == ".gz":
         return gzip.open(file, "rb")

@@ -122,7 +122,7 @@ def _reader(reader: TensorReader, name: str, info: Any, dtype: torch.dtype) -> C
 
         row = info.nbytes // max(1, info.shape[0])
         data = torch.empty((stop - start) * row, dtype=torch.uint8)
-        reader.read_into(name, memoryview(data.numpy()), start * row)
+        reader.read_into(name, memoryview(data.numpy().data), start * row)
         return data.view(dtype).reshape(stop - start, *info.shape[1:])
 
     return read

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nipstool.kit.errors import DataError
 
@@ -185,7 +185,8 @@ def compare(x: np.ndarray, y: np.ndarray) -> dict[str, float]:
         return loss(np.log(x / (x + np.exp(log_b))))
 
     edge = np.log(x.min()) - 5, np.log(x.max()) + 8
-    bent = minimize_scalar(saturating, bounds=edge, method="bounded").fun
+    best: Any = minimize_scalar(saturating, bounds=edge, method="bounded")
+    bent = best.fun
     _, _, fitted = _least_squares(np.log(x), log_y)
     power = float(((log_y - fitted) ** 2).sum())
     losses: dict[str, tuple[float, int]] = {
@@ -226,5 +227,5 @@ def trend(measure: str, x: Sequence[float], values: Sequence[float], seed: int =
     if len(set(x)) < LEAST_SIZES:
         return None
     line = fit_line(np.log(np.asarray(x, dtype=float)), np.asarray(values, dtype=float), seed=seed)
-    rho = float(spearmanr(x, values).statistic) if len(set(values)) > 1 else 0.0
+    rho = float(np.asarray(spearmanr(x, values))[0]) if len(set(values)) > 1 else 0.0
     return Trend(measure, tuple(x), tuple(values), line.alpha, line.low, line.high, rho)

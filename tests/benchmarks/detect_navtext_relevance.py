@@ -31,7 +31,7 @@ def show(title: str, sample: Sample, classifier: Classifier) -> None:
     kept, nav = scores >= classifier.threshold, sample.is_nav
     f1 = 2 * (kept & nav).sum() / (kept.sum() + nav.sum())
     everything = 2 * nav.sum() / (len(nav) + nav.sum())
-    gone, ap = (~kept & ~nav).sum() / (~nav).sum(), metrics.average_precision(nav, scores)
+    gone, ap = (~kept & ~nav).sum() / (~nav).sum(), metrics.average_precision(nav, scores.astype(float))
     print(
         f"{title}: {nav.sum()} nav, {(~nav).sum()} other; F1 {f1:.3f} (keeping everything {everything:.3f}),"
         f" recall {(kept & nav).sum() / nav.sum():.3f}, other gone {gone:.3f}, AP {ap:.3f}"

@@ -62,8 +62,9 @@ def test_three_hundred_frames_of_a_pan_make_one_track_a_sign(step: float) -> Non
     came_in = [text for text, (x, *_) in WALL.items() if x - way < SIZE[0] - 12]
     seen_whole = [text for text, (x, _, width, _) in WALL.items() if x + width - way < SIZE[0]]
     assert len(tracks) == len(came_in)
-    texts = Counter(track.sign.line.text for track in tracks)
-    assert texts & Counter(seen_whole) == Counter(seen_whole)
+    texts: Counter[str | None] = Counter(track.sign.line.text for track in tracks)
+    whole: Counter[str | None] = Counter(seen_whole)
+    assert texts & whole == whole
 
 
 def test_a_track_tells_when_a_sign_was_seen() -> None:

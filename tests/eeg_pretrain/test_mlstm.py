@@ -83,9 +83,12 @@ def absolute_sums(q: Tensor, k: Tensor, v: Tensor, i: Tensor, f: Tensor) -> tupl
 @pytest.mark.parametrize("cut", [1, 63, 64, 100])
 def test_a_stream_in_two_pieces_is_the_whole(cut: int) -> None:
     inputs = draw(2, 150, 3.0)
-    whole, last = mlstm.chunkwise(*inputs)
-    first, state = mlstm.chunkwise(*(x[:, :, :cut] for x in inputs))
-    second, end = mlstm.chunkwise(*(x[:, :, cut:] for x in inputs), state=state)
+    q, k, v, i, f = inputs
+    whole, last = mlstm.chunkwise(q, k, v, i, f)
+    q, k, v, i, f = (x[:, :, :cut] for x in inputs)
+    first, state = mlstm.chunkwise(q, k, v, i, f)
+    q, k, v, i, f = (x[:, :, cut:] for x in inputs)
+    second, end = mlstm.chunkwise(q, k, v, i, f, state=state)
     assert worst(torch.cat([first, second], -2), whole) <= 1e-10
     assert torch.allclose(end.C, last.C, atol=1e-12)
 

@@ -45,7 +45,8 @@ def _shop(stage: Stage, make: Maker, at: tuple[float, float, float], wide: float
     stage.hang(_glass(make), (x, (y + floor) / 2 + 0.3, z), width=wide * 0.94, height=floor - y - 0.6)
     _window(stage, make, (x, y, z), wide, floor)
     if name.pixels[..., 3].min() == 255:
-        band = make.colour((tuple(int(v) for v in name.pixels[2, 2, :3]),))
+        red, green, blue = (int(v) for v in name.pixels[2, 2, :3])
+        band = make.colour(((red, green, blue),))
         stage.hang(plain(20, 100, band), (x, y, z), width=wide * 0.96, height=tall * 1.25)
     lean = (0.0, -0.2, 0.15, 0.0, 0.25)[make.style.order] * wide * 0.5
     stage.hang(name, (x + lean * make.chance(0.7), y, z - 0.03), height=tall)

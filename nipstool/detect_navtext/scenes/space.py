@@ -78,7 +78,8 @@ class Room:
             u, v = (hit[where][:, a] for a in ((2, 1), (0, 2), (0, 1))[axis])
             size = texture.shape[0]
             image[where] = texture[(v * size).astype(int) % size, (u * size).astype(int) % size]
-        return cv2.resize(image, (camera.width, camera.height), interpolation=cv2.INTER_LINEAR)
+        sized = cv2.resize(image, (camera.width, camera.height), interpolation=cv2.INTER_LINEAR)
+        return np.asarray(sized, np.uint8)
 
 
 def _rays(camera: Camera) -> NDArray[np.float64]:
@@ -179,7 +180,7 @@ def _shrunk(pixels: NDArray[np.uint8], corners: Points) -> tuple[NDArray[np.uint
     if (new == size).all():
         return pixels, np.ones(2, np.float32)
     small = cv2.resize(pixels, (int(new[0]), int(new[1])), interpolation=cv2.INTER_AREA)
-    return small, (new / size).astype(np.float32)
+    return np.asarray(small, np.uint8), (new / size).astype(np.float32)
 
 
 def _overlap(polygon: Points, other: Points) -> float:

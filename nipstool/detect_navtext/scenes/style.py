@@ -66,7 +66,8 @@ def style_of(place: int) -> Style:
     wall = PALE[int(random.integers(len(PALE)))]
     if fold in (2, 3):
         grey = int(random.integers(70, 200))
-        wall = tuple(grey + int(v) for v in random.integers(-25, 26, 3))
+        red, green, blue = (grey + int(v) for v in random.integers(-25, 26, 3))
+        wall = (red, green, blue)
     return Style(place, sign, plate, wall, float(random.random()), fold, bool(random.random() < 0.4))
 
 

@@ -25,7 +25,7 @@ SYLLABLES = tuple(_SOUNDS.split())
 @cache
 def phrases() -> dict[str, list[str]]:
     """The phrases of every sort."""
-    return json.loads(files(__package__).joinpath("words.json").read_text(encoding="utf-8"))
+    return json.loads(files("nipstool.detect_navtext.scenes").joinpath("words.json").read_text(encoding="utf-8"))
 
 
 def pick(random: Random, items: Sequence[str]) -> str:
