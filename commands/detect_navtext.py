@@ -176,7 +176,7 @@ def build_dataset(
 
     \b
     Example:
-      nipstool detect-navtext build-dataset photos/ --poi campus.geojson -o dataset
+      nipstool detect-navtext build-dataset photos/ --poi campus.csv -o dataset
     """
     from nipstool.detect_navtext.choices import Choices
     from nipstool.detect_navtext.making import Job, make
@@ -186,15 +186,15 @@ def build_dataset(
 
     terminal = Terminal(json, quiet, 0, progress.value)
     run = Run(sys.argv)
-    words = images or []
-    if not words and not synthetic:
+    options.keep_homes_clean()
+    if not (images or synthetic):
         raise UsageError("nothing to make a dataset of: name pictures, or give --synthetic N")
     if other_to > nav_from:
         raise UsageError(f"--other-to {other_to:g} lies above --nav-from {nav_from:g}: no line could be ignored")
-    check_output(output, inputs=words, force=force, folder=True)
+    check_output(output, inputs=images or [], force=force, folder=True)
     count = threads or available_threads()
     choices = Choices(poi=poi or (), models=ocr_models, vlm=vlm, threads=count, device=device)
-    job = Job(words, synthetic, nav_from, other_to, val, place or (), seed=seed)
+    job = Job(images or [], synthetic, nav_from, other_to, val, place or (), seed=seed)
     with terminal.progress("pictures") as show:
         built, tally = make(Path(output), job, choices, force=force, warn=terminal.warn, progress=show)
     run.write(Path(output), device=device, seed=seed, inputs={}, result=built)
@@ -274,7 +274,7 @@ Truth = Annotated[str, typer.Argument(metavar="GT.json", help="COCO labels: navt
 PREDICTED = "Detections as NDJSON, JSON or COCO; or an ONNX model of train's, which is then run."
 Predicted = Annotated[str, typer.Argument(metavar="PRED|MODEL", help=PREDICTED)]
 Least = Annotated[
-    float | None, _option("SCORE", "Least nav_score that counts as navigation text.", min=0.0, max=1.0)
+    float | None, _option("SCORE", "Least nav_score that counts; by default the classifier's.", min=0.0, max=1.0)
 ]
 Pictures = Annotated[Path | None, _option("DIR", "Where the pictures of GT.json lie, for a model.")]
 Report = Annotated[

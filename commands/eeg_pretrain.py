@@ -1,10 +1,6 @@
 """Pretrain, embed and judge an EEG model on whatever recordings there are. For research, never for diagnosis."""
 
-import atexit
-import os
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -372,17 +368,9 @@ def _start(threads: int | None) -> "Run":
     run = Run(sys.argv)
     from nipstool.kit.runtime import set_threads
 
-    _keep_homes_clean()
+    options.keep_homes_clean()
     set_threads(threads)
     return run
-
-
-def _keep_homes_clean() -> None:
-    """matplotlib leaves a list of fonts in the home where it has none there yet: then in a temporary folder."""
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if "MPLCONFIGDIR" not in os.environ and not os.path.isdir(os.path.join(cache, "matplotlib")):
-        os.environ["MPLCONFIGDIR"] = place = tempfile.mkdtemp(prefix="nipstool-")
-        atexit.register(shutil.rmtree, place, ignore_errors=True)
 
 
 def _draw(plot: Path, made: "list[Detected]", threshold: float, force: bool) -> None:

@@ -1,11 +1,7 @@
 """Count the neurons that networks share, beside honest controls, and fit how the count grows (Rosetta neurons)."""
 
-import atexit
 import io
-import os
-import shutil
 import sys
-import tempfile
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -146,7 +142,7 @@ def count(
         force=force,
         resume=resume,
     )
-    _keep_homes_clean()
+    options.keep_homes_clean()
     with joined(str(where)) as group:
         first = group.rank == 0
         stages = _Stages(terminal if first else Terminal(quiet=True))
@@ -269,7 +265,8 @@ def filter_data(
 ) -> None:
     """Score documents by a neuron that knows their domain: each record with a field `score` more, as NDJSON.
 
-    The shared neuron is taken that told the domain best on half of the documents of a count with --domain-field.
+    The shared neuron is taken that told the domain best on half of the documents
+    of a count that knew their domains.
 
     \b
     Example:
@@ -346,17 +343,9 @@ def _draw_law(path: Path, found: "Fit", force: bool) -> None:
     from nipstool.kit.files import AtomicFile
     from nipstool.rosetta_count.pictures import draw_law
 
-    _keep_homes_clean()
+    options.keep_homes_clean()
     with AtomicFile(path, force=force) as file:
         draw_law(file.file, found, path.suffix.lstrip(".").lower())
-
-
-def _keep_homes_clean() -> None:
-    """matplotlib leaves a list of fonts in the home where it has none there yet: then in a temporary folder."""
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    if "MPLCONFIGDIR" not in os.environ and not os.path.isdir(os.path.join(cache, "matplotlib")):
-        os.environ["MPLCONFIGDIR"] = place = tempfile.mkdtemp(prefix="nipstool-")
-        atexit.register(shutil.rmtree, place, ignore_errors=True)
 
 
 def _reading(data: str | None, *rest: Any) -> "Reading | None":

@@ -194,7 +194,7 @@ complete -c nipstool -n '__nipstool_at \'detect-navtext train\'' -l config -r -F
 complete -c nipstool -n '__nipstool_at \'detect-navtext train\'' -s h -l help -d 'Show help.'
 complete -c nipstool -n '__nipstool_at \'detect-navtext train\'' -F
 complete -c nipstool -n '__nipstool_at \'detect-navtext evaluate\'' -s o -l output -r -F -d 'Write all as JSON; - is standard output.'
-complete -c nipstool -n '__nipstool_at \'detect-navtext evaluate\'' -l min-score -x -d 'Least nav_score that counts as navigation text.'
+complete -c nipstool -n '__nipstool_at \'detect-navtext evaluate\'' -l min-score -x -d 'Least nav_score that counts; by default the classifier\'s.'
 complete -c nipstool -n '__nipstool_at \'detect-navtext evaluate\'' -l place -x -d 'Pictures whose names begin so are of one place. Repeatable; by default what stands before a number.'
 complete -c nipstool -n '__nipstool_at \'detect-navtext evaluate\'' -l images -r -F -d 'Where the pictures of GT.json lie, for a model.'
 complete -c nipstool -n '__nipstool_at \'detect-navtext evaluate\'' -l json -d 'One JSON document on standard output, no tables.'

@@ -4,6 +4,10 @@ Precedence: flag > NIPSTOOL_<COMMAND>_<OPTION> > the TOML file named by --config
 takes from here the options that mean something for it.
 """
 
+import atexit
+import os
+import shutil
+import tempfile
 import tomllib
 from collections.abc import Callable, Iterable
 from difflib import get_close_matches
@@ -180,3 +184,11 @@ def sharing(*groups: Callable[..., None]) -> Callable[[Callable[..., None]], Cal
         return run
 
     return add
+
+
+def keep_homes_clean() -> None:
+    """matplotlib leaves a list of fonts in the home where it has none there yet: then in a temporary folder."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    if "MPLCONFIGDIR" not in os.environ and not os.path.isdir(os.path.join(cache, "matplotlib")):
+        os.environ["MPLCONFIGDIR"] = place = tempfile.mkdtemp(prefix="nipstool-")
+        atexit.register(shutil.rmtree, place, ignore_errors=True)

@@ -16,6 +16,7 @@ from nipstool.detect_navtext.compact import Compact
 from nipstool.detect_navtext.dataset import Picture
 from nipstool.detect_navtext.lines import Image
 from nipstool.detect_navtext.metrics import Found, Rates, Tally
+from nipstool.detect_navtext.relevance import load_classifier
 from nipstool.kit.errors import DataError, InputMissingError
 from nipstool.kit.files import check_input, spooled_input
 from nipstool.kit.progress import Progress, silent
@@ -243,7 +244,7 @@ def run(
     """Evaluate a file of detections, or an ONNX model by running it on the pictures, against a COCO file.
 
     Args:
-        threshold: of nav_score; by default the model's own, else 0.5.
+        threshold: of nav_score; by default the model's own, or that of the shipped classifier.
         prefixes: of file names, that name places.
         images: where the pictures lie; by default beside the COCO file.
 
@@ -260,7 +261,7 @@ def run(
     else:
         with spooled_input(predicted) as path:
             found, absent = beside(pictures, read_predictions(path))
-        least = 0.5 if threshold is None else threshold
+        least = load_classifier(None).threshold if threshold is None else threshold
     return evaluate(found, least, absent=absent, seed=seed)
 
 

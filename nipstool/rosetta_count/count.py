@@ -142,7 +142,7 @@ def assemble(
                 q=q,
                 raw=_distinct(own),
                 thresholded=_distinct(own, THRESHOLD),
-                fdr=None if floor > FDR else len({int(a) for a in np.asarray(own.a)[q <= FDR]}),
+                fdr=None if floor > FDR else len({int(a) for a, low in zip(own.a, q <= FDR, strict=True) if low}),
                 least_q=floor,
                 excess=_universal(found.observed[0], both),
                 chance=chance_pairs(*live),

@@ -30,7 +30,9 @@ PRELOADED = (
     "matplotlib.font_manager",
     "matplotlib.backends.backend_agg",
     "scipy.signal",
-    "matplotlib.backends.backend_agg",
+    "cv2",
+    "onnx",
+    "torch.onnx",
 )
 LIMIT_S = 120  # a run that hangs dies of SIGALRM
 

@@ -22,14 +22,14 @@ from tests.conformance.expect import (
 )
 from tests.conformance.job import CLOSED, UNREAD
 from tests.conformance.marks import every, stdin_readers, streamers, with_json, writers
-from tests.conformance.shell import Shell
+from tests.conformance.shell import Server, Shell
 
 
 @every
-def test_the_same_command_twice_gives_the_same(case: Case, tmp_path: Path) -> None:
-    """In two new processes and two environments: a usual one, and one as poor as cron's."""
+def test_the_same_command_twice_gives_the_same(case: Case, tmp_path: Path, server: Server) -> None:
+    """In a process of its own and a fork, and two environments: a usual one, and one as poor as cron's."""
     poor = {"HOME": "/nonexistent", "LC_ALL": "C", "PYTHONIOENCODING": "ascii", "NO_COLOR": "1", "PYTHONUTF8": "0"}
-    shells = [Shell(tmp_path / name) for name in ("usual", "poor")]
+    shells = [Shell(tmp_path / "usual"), Shell(tmp_path / "poor", server)]
     for shell in shells:
         case.make(shell.work)
     ends = [shell.run(*case.valid, env=env) for shell, env in zip(shells, ({}, poor), strict=True)]
