@@ -12,7 +12,7 @@ from pathlib import Path
 from nipstool.detect_navtext.learn import Course
 from nipstool.kit.progress import Progress, silent
 
-COURSE = Course(steps=4000, batch=4, side=256, rate=3e-3)
+COURSE = Course(steps=3000, batch=4, side=256, rate=3e-3)
 
 
 def base(folder: Path, course: Course = COURSE, *, progress: Progress = silent) -> bytes:

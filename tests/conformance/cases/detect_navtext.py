@@ -78,9 +78,7 @@ CASES = [
         a_picture,
         inputs=("sign.png",),
         output="signs.ndjson",
-        json=False,  # a form of the rows, also on standard output
         reads_stdin=True,
-        writes_stdout=True,
         setting=("--min-height", "1", "2", "3"),
         essence=rows,
     ),
