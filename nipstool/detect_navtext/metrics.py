@@ -7,7 +7,7 @@ other text else. Word, line and board boxes then count alike, which matching one
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import cv2
@@ -244,8 +244,3 @@ def iou(one: NDArray[np.float32], other: NDArray[np.float32]) -> float:
     both = intersection(one, other)
     union = area(one) + area(other) - both
     return both / union if union > 0 else 0.0
-
-
-def as_row(values: Rates) -> Mapping[str, float | int | None]:
-    """Rates by name."""
-    return dict(vars(values))

@@ -51,11 +51,6 @@ class Config:
         """Seconds a token."""
         return self.patch / self.fs
 
-    @property
-    def per_second(self) -> int:
-        """Tokens a second, at least one."""
-        return max(1, round(1.0 / self.token_s))
-
 
 PRESETS = {
     "tiny": Config(),

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from nipstool.eeg_pretrain.config import FORMAT, NOTICE, Config, as_plain, config_of
 from nipstool.kit.errors import DataError
-from nipstool.kit.files import AtomicFolder, StrPath, check_input, check_output
-from nipstool.kit.parts import open_locked, part_of, remove_tree, told_as
+from nipstool.kit.files import AtomicFolder, StrPath, check_input
 
 if TYPE_CHECKING:
     import torch
@@ -30,23 +29,9 @@ class RunFolder(AtomicFolder):
         super().__init__(path, force=force)
         self._resume = resume
 
-    def __enter__(self) -> Path:
-        if not self._resume:
-            return super().__enter__()
-        check_output(self._path, force=self._force, folder=True)
-        self._target = Path(self._path).resolve()
-        self._part = part_of(self._target)
-        self._lock_file = self._part.with_name(self._part.name + ".lock")
-        with told_as(self._path):
-            self._lock = open_locked(self._lock_file, self._path)
-            try:
-                if not (self._part / CHECKPOINT).is_file():
-                    remove_tree(self._part)
-                self._part.mkdir(exist_ok=True)
-            except BaseException:
-                self._release()
-                raise
-        return self._part
+    def _prepare(self) -> None:
+        if not (self._resume and (self._part / CHECKPOINT).is_file()):
+            super()._prepare()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -303,12 +303,16 @@ class AtomicFolder:
         with told_as(self._path):
             self._lock = open_locked(self._lock_file, self._path)
             try:
-                remove_tree(self._part)
-                self._part.mkdir()
+                self._prepare()
             except BaseException:
                 self._release()
                 raise
         return self._part
+
+    def _prepare(self) -> None:
+        """An empty part; what a run before left there goes."""
+        remove_tree(self._part)
+        self._part.mkdir()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -116,19 +116,7 @@ def load_model(folder: StrPath, *, dtype: torch.dtype, device: torch.device | st
     from transformers import AutoModelForCausalLM
 
     check_input(folder)
-    try:
-        with quiet():
-            loaded: Any = AutoModelForCausalLM.from_pretrained(
-                str(folder),
-                local_files_only=True,
-                trust_remote_code=False,
-                use_safetensors=True,
-                dtype=dtype,
-                output_loading_info=True,
-            )
-    except Exception as error:  # transformers raises OSError, ValueError, RuntimeError and its own
-        raise DataError(f"{folder}: transformers cannot load it: {_brief(error)}") from error
-    model, report = loaded
+    model, report = _loaded(AutoModelForCausalLM, folder, dtype)
     odd = [*report["missing_keys"], *report["mismatched_keys"]]
     if odd:
         raise DataError(f"{folder}: no weights for {odd[0]}; expected a complete checkpoint")
@@ -143,9 +131,19 @@ def load_body(folder: StrPath, *, dtype: str = "auto", device: torch.device | st
     from transformers import AutoModel
 
     read_config_json(folder)
+    model, report = _loaded(AutoModel, folder, dtype)
+    stack = decoder_blocks(model)[0].name.rpartition(".")[0]  # a pooler may be missing, a block may not
+    odd = [key for key in (*report["missing_keys"], *report["mismatched_keys"]) if f"{stack}." in str(key)]
+    if odd:
+        raise DataError(f"{folder}: no weights for {odd[0]}; expected a complete checkpoint")
+    return model.to(device).eval()
+
+
+def _loaded(kind: Any, folder: StrPath, dtype: torch.dtype | str) -> tuple[Any, dict[str, Any]]:
+    """The model that an Auto class of transformers makes of a local folder, and its report on the weights."""
     try:
         with quiet():
-            loaded: Any = AutoModel.from_pretrained(
+            return kind.from_pretrained(
                 str(folder),
                 local_files_only=True,
                 trust_remote_code=False,
@@ -153,14 +151,8 @@ def load_body(folder: StrPath, *, dtype: str = "auto", device: torch.device | st
                 dtype=dtype,
                 output_loading_info=True,
             )
-    except Exception as error:  # as above
+    except Exception as error:  # transformers raises OSError, ValueError, RuntimeError and its own
         raise DataError(f"{folder}: transformers cannot load it: {_brief(error)}") from error
-    model, report = loaded
-    stack = decoder_blocks(model)[0].name.rpartition(".")[0]  # a pooler may be missing, a block may not
-    odd = [key for key in (*report["missing_keys"], *report["mismatched_keys"]) if f"{stack}." in str(key)]
-    if odd:
-        raise DataError(f"{folder}: no weights for {odd[0]}; expected a complete checkpoint")
-    return model.to(device).eval()
 
 
 def fresh_body(model: Any, seed: int) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from nipstool.kit.errors import DataError, InputMissingError
@@ -63,9 +62,3 @@ def perplexity(model: Any, sequences: Sequence[Sequence[int]], progress: Progres
         raise DataError("the text gives no token to predict")
     mean = total / count
     return math.exp(mean) if mean < 700 else math.inf
-
-
-def check_text_file(path: str) -> Path:
-    """The path of a text that is there, before long work begins."""
-    read_text(path)
-    return Path(path)
