@@ -19,7 +19,7 @@ from nipstool.probe_length.statistics import Sums, squared_deviation, squared_er
 if TYPE_CHECKING:
     from torch import Tensor
 
-STEPS, TOLERANCE = 2000, 1e-9
+STEPS, TOLERANCE = 300, 1e-9  # with more columns than rows and hardly a penalty s goes to 0: no end is reached
 
 
 @dataclass(frozen=True)
@@ -67,41 +67,93 @@ def tobit(sums: Sums, cut: Cut, alphas: Sequence[float]) -> tuple[Tensor, Tensor
     u = ((cut.x.double() - found.mean) / found.scale) @ found.vectors  # [m, D]
     offset = found.mean - ended.shift
     g = found.vectors.mT @ ((ended.b[0] - offset * ended.sy[0]) / found.scale)
-    theta, mean, s = _em(ended, found.values, u, g, cut, torch.tensor(alphas, dtype=torch.float64))
+    bound, weight = cut.bound.double()[:, None], cut.weight.double()[:, None]
+    problem = _Problem(ended, found.values, u, g, bound, weight, torch.tensor(alphas, dtype=torch.float64))
+    theta, _, mean, s = problem.parts(_em(problem))
     w = (found.vectors @ theta) / found.scale[:, None]
     return w, mean - found.mean @ w, s
 
 
-def _em(ended: Sums, e: Tensor, u: Tensor, g: Tensor, cut: Cut, alphas: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The steps in the eigenbasis, where all rows sum to 0 and their squares to diag(e); [D, A], [A], [A]."""
+@dataclass(frozen=True)
+class _Problem:
+    """The regression in the eigenbasis, where all rows sum to 0 and their squares to diag(e); A penalties at once.
+
+    A state is a column [D + m + 2] for each penalty: coefficients theta, their part u theta of the predictions for
+    cut rows (so that a sum of states needs no product), intercept and log s.
+    """
+
+    ended: Sums
+    e: Tensor  # [D]
+    u: Tensor  # [m, D]
+    g: Tensor  # [D]
+    bound: Tensor  # [m, 1]
+    weight: Tensor  # [m, 1]
+    alphas: Tensor  # [A]
+
+    def start(self) -> Tensor:
+        """No slope, and the mean and spread of the answers that ended."""
+        import torch
+
+        n, sy, yy = self.ended.n[0], self.ended.sy[0], self.ended.yy[0]
+        state = torch.zeros(len(self.e) + len(self.u) + 2, len(self.alphas), dtype=torch.float64)
+        state[-2] = sy / n
+        state[-1] = (yy / n - (sy / n) ** 2).clamp_min(1e-12).log() / 2
+        return state
+
+    def parts(self, state: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """theta [D, A], u theta [m, A], intercepts [A], s [A]."""
+        return state[: len(self.e)], state[len(self.e) : -2], state[-2], state[-1].exp()
+
+    def step(self, state: Tensor) -> Tensor:
+        """One E-step and one M-step."""
+        import torch
+
+        _, fitted, mean, s = self.parts(state)
+        a = (self.bound - fitted - mean) / s
+        h = hazard(a)
+        y = fitted + mean + s * h
+        variance = s * s * (1 + a * h - h * h).clamp_min(0)
+        n_ended, sy, yy = self.ended.n[0], self.ended.sy[0], self.ended.yy[0]
+        n = n_ended + self.weight.sum()
+        theta = (self.g[:, None] + self.u.mT @ (self.weight * y)) / (self.e[:, None] + self.alphas).clamp_min(
+            1e-300
+        )
+        fitted = self.u @ theta
+        mean = (sy + (self.weight * y).sum(0)) / n
+        known = yy - 2 * mean * sy + n_ended * mean**2 - 2 * (theta * self.g[:, None]).sum(0)
+        known = known + (self.e[:, None] * theta**2).sum(0) - (self.weight * fitted**2).sum(0)
+        known = known - 2 * mean * (self.weight * fitted).sum(0)  # answers that ended: minus the cut rows' sum
+        total = known + (self.weight * ((y - fitted - mean) ** 2 + variance)).sum(0)
+        return torch.cat([theta, fitted, torch.stack([mean, (total / n).clamp_min(1e-24).log() / 2])])
+
+    def moved(self, old: Tensor, new: Tensor) -> float:
+        """How far any prediction went."""
+        (_, fitted, mean, _), (_, new_fitted, new_mean, _) = self.parts(old), self.parts(new)
+        cut = float((new_fitted + new_mean - fitted - mean).abs().max()) if len(fitted) else 0.0
+        return max(cut, float((new_mean - mean).abs().max()))
+
+
+def _em(problem: _Problem) -> Tensor:
+    """The state in which steps end, by SQUAREM (Varadhan & Roland 2008, their third step length).
+
+    Two steps show how the error shrinks; from that a long one is drawn, and kept for the penalties where a further
+    step from there moves less than the first did.
+    """
     import torch
 
-    weight, bound = cut.weight.double()[:, None], cut.bound.double()[:, None]
-    n_ended, sy, yy = ended.n[0], ended.sy[0], ended.yy[0]
-    n = n_ended + weight.sum()
-    pull = (u * weight).sum(0)  # minus the sum of u over answers that ended
-    penalised = (e[:, None] + alphas).clamp_min(1e-300)
-    theta = torch.zeros(len(e), len(alphas), dtype=torch.float64)
-    mean = (sy / n_ended).expand(len(alphas)).clone()
-    s = ((yy / n_ended - (sy / n_ended) ** 2).clamp_min(1e-12).sqrt()).expand(len(alphas)).clone()
-    predicted = u @ theta + mean
-    for _ in range(STEPS):
-        a = (bound - predicted) / s
-        h = hazard(a)
-        y = predicted + s * h
-        variance = s * s * (1 + a * h - h * h).clamp_min(0)
-        theta = (g[:, None] + u.mT @ (weight * y)) / penalised
-        before = predicted
-        old, mean = mean, (sy + (weight * y).sum(0)) / n
-        fitted = u @ theta
-        predicted = fitted + mean
-        known = yy - 2 * mean * sy + n_ended * mean**2 - 2 * (theta * g[:, None]).sum(0)
-        known = known + (e[:, None] * theta**2).sum(0) - (weight * fitted**2).sum(0) - 2 * mean * (pull @ theta)
-        s = ((known + (weight * ((y - predicted) ** 2 + variance)).sum(0)) / n).clamp_min(1e-24).sqrt()
-        moved = max(float((predicted - before).abs().max()) if len(u) else 0.0, float((mean - old).abs().max()))
-        if moved < TOLERANCE:
-            break
-    return theta, mean, s
+    state = problem.start()
+    for _ in range(0, STEPS, 3):
+        one = problem.step(state)
+        if problem.moved(state, one) < TOLERANCE:
+            return one
+        two = problem.step(one)
+        r, v = one - state, two - 2 * one + state
+        length = (r.norm(dim=0) / v.norm(dim=0).clamp_min(1e-300)).clamp(1.0, 1e3)
+        far = state + 2 * length * r + length**2 * v
+        after = problem.step(far)
+        better = ((after - far).norm(dim=0) <= r.norm(dim=0)) & after.isfinite().all(dim=0)
+        state = torch.where(better, after, two)
+    return state
 
 
 def hazard(a: Tensor) -> Tensor:
