@@ -51,12 +51,14 @@ Evaluate = Annotated[str | None, _option("TEXT", "Perplexity on this text before
 Plot = Annotated[Path | None, _option("FILE.png", "Draw what every layer keeps.")]
 RESUME = "Take up what an interrupted run had measured."
 Resume = Annotated[bool, typer.Option("--resume", help=RESUME, rich_help_panel=options.COMMON)]
-Limit = Annotated[str | None, _option("N", "At most so many: 40M.", BUDGETS)]
+MaxParams = Annotated[str | None, _option("N", "At most so many parameters, embeddings included: 40M.", BUDGETS)]
+MaxFlops = Annotated[str | None, _option("N", "At most so many forward FLOPs a token: 100M.", BUDGETS)]
+MaxKvBytes = Annotated[str | None, _option("N", "At most so many bytes a token in the KV cache: 4k.", BUDGETS)]
 RESULT = "Write the result as JSON; - is standard output."
 Output = Annotated[str | None, _option("FILE.json", RESULT, None, "-o", "--output")]
 Truth = Annotated[str | None, _option("FIELD", "Rank against this field of the records: scores.glue.")]
 ARCH = "config.json, checkpoint folders, FlexiBERT records (JSON array or lines); - is standard input."
-Archs = Annotated[list[str], typer.Argument(metavar="ARCH...", help=ARCH)]
+Archs = Annotated[list[str], typer.Argument(metavar="ARCH", help=ARCH)]
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A checkpoint folder with config.json.")]
 PlanModel = Annotated[str, typer.Argument(metavar="MODEL", help="A checkpoint folder, or a config.json alone.")]
 Space = Annotated[str, typer.Argument(metavar="SPACE.toml", help="The space; see the method's README.")]
@@ -65,7 +67,7 @@ Space = Annotated[str, typer.Argument(metavar="SPACE.toml", help="The space; see
 @app.command()
 def prune(
     model: Model,
-    output: options.Output,
+    output: options.NewFolder,
     params: Params = None,
     ratio: Ratio = None,
     flops: Flops = None,
@@ -251,9 +253,9 @@ def score(
 @app.command()
 def search(
     space: Space,
-    max_params: Limit = None,
-    max_flops: Limit = None,
-    max_kv_bytes: Limit = None,
+    max_params: MaxParams = None,
+    max_flops: MaxFlops = None,
+    max_kv_bytes: MaxKvBytes = None,
     output: Output = None,
     init: Init = "lecun",
     snr: Snr = 1.0,

@@ -32,7 +32,7 @@ Models = Annotated[list[str], typer.Argument(metavar="MODEL...", help=MODELS)]
 ACTS = "The models are dumps: .npy, .safetensors, or a folder of them."
 Acts = Annotated[bool, typer.Option("--acts", help=ACTS, rich_help_panel=INPUTS)]
 IDS = "Sample ids of a dump's rows, one a line; once for each dump."
-DATA = "Text, .jsonl (also .gz, .zst) or a folder of documents; images for factories; - is standard input."
+DATA = "Text, .jsonl (also .gz, .zst) or a folder of documents; images for vision models; - is standard input."
 Data = Annotated[str | None, _option("PATH", DATA, INPUTS)]
 TextField = Annotated[str, _option("FIELD", "Where a record's text stands.", INPUTS)]
 DomainField = Annotated[str | None, _option("FIELD", "Where a record's label stands; selectivity for it.", INPUTS)]
@@ -40,18 +40,22 @@ Ctx = Annotated[int, _option("N", "Tokens of a window.", INPUTS, least=2)]
 Tokens = Annotated[int, _option("N", "At most so many of the first model's tokens.", INPUTS, least=8)]
 SITES = "Only sites whose name matches; of factories' models outputs of any modules."
 Sites = Annotated[str | None, _option("REGEX", SITES, INPUTS)]
-ImageSize = Annotated[int | None, _option("N", "Images are resized to N x N; default 224.", INPUTS, least=1)]
+ImageSize = Annotated[
+    int | None,
+    _option("N", "Images are resized to N x N; default the model's own size, of factories 224.", INPUTS, least=1),
+]
 Dtype = Annotated[str | None, _option("DTYPE", "float32, bfloat16 or float16 instead of the model's own.", INPUTS)]
 SampleId = Annotated[list[str] | None, _option("FILE", IDS, INPUTS, "--sample-id")]
 Grid = Annotated[str | None, _option("HxW", "Places of an image; default the anchor's coarsest.", INPUTS)]
+SPECIAL = "Tokens before and after windows (BOS, CLS, SEP) are samples too, where all models have them."
+KeepSpecial = Annotated[bool, typer.Option("--keep-special", help=SPECIAL, rich_help_panel=INPUTS)]
 K = Annotated[int, _option("K", "Partners: each among the K nearest of the other.", COUNTING, "--k", least=1)]
 MIN_R = "Count pairs with at least this r."
 MinR = Annotated[float, typer.Option(min=0.0, max=1.0, metavar="R", help=MIN_R, rich_help_panel=COUNTING)]
 NNull = Annotated[int, _option("B", "Permuted repetitions.", COUNTING, least=1)]
 Mem = Annotated[str, _option("SIZE", "Memory for sums; what needs more works tile by tile.", COUNTING)]
-Method = Annotated[
-    str, _option("auto|dense|spool", "All sums in memory, or tile by tile; exact in both.", COUNTING)
-]
+METHOD = "All sums in memory, tile by tile, or a sketch that finds candidates (--min-r >= 0.3); r is always exact."
+Method = Annotated[str, _option("auto|dense|spool|sketch", METHOD, COUNTING)]
 COMPAT = "Also best_buddies.json in the schema of the paper's code."
 Compat = Annotated[bool, typer.Option("--compat", help=COMPAT, rich_help_panel=COUNTING)]
 RESUME = "Take up the sums of an interrupted run."
@@ -82,7 +86,7 @@ TREND_COLUMNS = ("gap of", "slope over log x", "low", "high", "Spearman")
 @app.command()
 def count(
     models: Models,
-    output: options.Output,
+    output: options.NewFolder,
     data: Data = None,
     text_field: TextField = "text",
     domain_field: DomainField = None,
@@ -94,6 +98,7 @@ def count(
     acts: Acts = False,
     sample_id: SampleId = None,
     grid: Grid = None,
+    keep_special: KeepSpecial = False,
     k: K = 1,
     min_r: MinR = 0.0,
     n_null: NNull = 5,
@@ -136,7 +141,9 @@ def count(
         acts=acts,
         sample_ids=tuple(sample_id or ()),
         grid=grid,
-        reading=_reading(data, text_field, domain_field, ctx, tokens, sites, dtype, image_size, grid),
+        reading=_reading(
+            data, text_field, domain_field, ctx, tokens, sites, dtype, image_size, grid, keep_special
+        ),
         options=Options(k, min_r, n_null, seed, read_bytes(mem), method, where),
         compat=compat,
         force=force,
@@ -361,10 +368,10 @@ def _show(terminal: Terminal, found: "Finished", output: str) -> None:
     if terminal.json:
         terminal.document(found.document)
     for one in count.pairs:
-        terminal.table(report.title(count, one), report.COLUMNS, report.rows(count, one))
+        terminal.table(report.title(count, one), report.columns(count), report.rows(count, one))
     rows = report.gap_rows(found.document)
     if terminal.verbose and rows:
         terminal.table("Shared neurons (r >= 0.5) beside the other live ones", report.GAP_COLUMNS, rows)
     for line in report.words(count):
         terminal.note(line)
-    terminal.text(f"wrote {output}: {sum(one.raw for one in count.pairs)} pairs, {len(count.anchors)} anchors")
+    terminal.text(f"wrote {output}: {sum(one.kept for one in count.pairs)} pairs, {len(count.anchors)} anchors")

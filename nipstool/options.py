@@ -113,6 +113,9 @@ COMMON = "Common options"
 Output = Annotated[
     str, typer.Option("-o", "--output", metavar="OUT", help="Where the result goes; - is standard output.")
 ]
+NewFolder = Annotated[
+    str, typer.Option("-o", "--output", metavar="DIR", help="A folder for the result, which is not there yet.")
+]
 Json = Annotated[
     bool,
     typer.Option("--json", help="One JSON document on standard output, no tables.", rich_help_panel=COMMON),

@@ -103,9 +103,13 @@ def architecture_of(model: nn.Module, told: str) -> Architecture:
     """The inventory of any transformers model, from its modules on the meta device.
 
     Matrices of a repeated block make a layer; fused projections are split; tables that are looked up and the LM
-    head do not count for NSC. Raises DataError for experts, of which a token uses some only.
+    head do not count for NSC. Raises DataError for experts, of which a token uses some only, and for models of
+    several parts.
     """
     config: Any = model.config
+    if config.sub_configs and not getattr(config, "num_attention_heads", 0):  # MPT's sub-configuration is no part
+        parts = ", ".join(sorted(config.sub_configs))
+        raise DataError(f"{told}: a {config.model_type} model of several parts ({parts}); expected one of them")
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None  # type: ignore[operator]
     head_size = head.weight.numel() if head is not None and hasattr(head, "weight") else 0
     layers: dict[str, list[Matrix]] = {}

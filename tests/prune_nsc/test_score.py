@@ -112,6 +112,14 @@ def test_fused_projections_are_split(kind: str, settings: dict[str, Any], parts:
     )
 
 
+def test_models_of_several_parts_are_refused(tmp_path: Path) -> None:
+    """Their heads stand in the parts' configurations: counted as none, they would score, wrongly."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({"model_type": "clip"}))
+    with pytest.raises(DataError, match=r"several parts \(text_config, vision_config\)"):
+        list(read_architectures(str(path)))
+
+
 def test_experts_are_refused() -> None:
     sizes = {**SMALL, "num_key_value_heads": 2, "intermediate_size": 32, "num_local_experts": 4}
     _, model = built("mixtral", **sizes)
