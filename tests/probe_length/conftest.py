@@ -26,10 +26,21 @@ def sequences_of(rows: list[dict[str, Any]], language: Language) -> list[Sequenc
 
 
 def collected_of(rows: list[dict[str, Any]], language: Language, layers: tuple[int, ...]) -> Collected:
-    origin = Origin("model", "hash", language.width, layers, 5, 5000, "float32", 512, None)
-    collector = Collector(language, origin)
+    collector = collector_of(language, layers)
     collect(sequences_of(rows, language), collector)
     return collector.part()
+
+
+def collected_alone(rows: list[dict[str, Any]], language: Language, layers: tuple[int, ...]) -> Collected:
+    """The same with every sequence in a batch of its own."""
+    collector = collector_of(language, layers)
+    for sequence in sequences_of(rows, language):
+        collector.add([sequence])
+    return collector.part()
+
+
+def collector_of(language: Language, layers: tuple[int, ...]) -> Collector:
+    return Collector(language, Origin("model", "hash", language.width, layers, 5, 5000, "float32", 512, None))
 
 
 @pytest.fixture(scope="session")

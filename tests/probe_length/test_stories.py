@@ -20,7 +20,7 @@ from nipstool.probe_length.predict import Predictor
 from nipstool.probe_length.probe import Probe
 from nipstool.probe_length.trace import marked, trace
 from nipstool.probe_length.transfer import KINDS, transfer
-from tests.probe_length.conftest import collected_of, refuse, sequences_of
+from tests.probe_length.conftest import collected_alone, collected_of, refuse, sequences_of
 
 pytestmark = pytest.mark.realdata
 RESTART = " Once upon a time, there was a little"
@@ -206,9 +206,12 @@ def _with_lengths(rows: list[dict[str, Any]], lengths: np.ndarray, language: Lan
 
 
 def test_transfer_from_statistics_is_transfer_from_rows(language: Language, stories: list[dict[str, Any]]) -> None:
-    """With all rows at hand, R2 of A's coefficients over B's rows is the same to 1e-9."""
+    """With all rows at hand, R2 of A's coefficients over B's rows is the same to 1e-9.
+
+    Sequences are read one by one: in a batch the last bits of their float32 states would be others.
+    """
     halves = [stories[:60], stories[60:110]]
-    parts = [(name, collected_of(rows, language, (0, 4))) for name, rows in zip("ab", halves, strict=True)]
+    parts = [(name, collected_alone(rows, language, (0, 4))) for name, rows in zip("ab", halves, strict=True)]
     matrix = {one.kind: one for one in transfer(parts)}
     from nipstool.probe_length.ridge import cross_validate
 
@@ -220,14 +223,9 @@ def test_transfer_from_statistics_is_transfer_from_rows(language: Language, stor
             x.append(h[len(r["prompt_ids"]) - 1 :].double())
             y.append(torch.arange(len(r["response_ids"]), -1, -1, dtype=torch.float64).log1p())
     rows, target = torch.cat(x), torch.cat(y)
-    sums = parts[1][1].along[4].columns(slice(0, 64)).total()
-    sums_of_rows = rows.mT @ rows
-    torch.testing.assert_close(sums.about(torch.zeros(64)).S[0], sums_of_rows, rtol=1e-5, atol=1e-2)
     error = ((target - rows @ fitted.w - fitted.b0) ** 2).sum()
     r2 = float(1 - error / ((target - target.mean()) ** 2).sum())
-    assert matrix[PROBE].cells[0][1].r2 == pytest.approx(
-        r2, abs=1e-6
-    )  # batches differ in the last bits of float32
+    assert matrix[PROBE].cells[0][1].r2 == pytest.approx(r2, abs=1e-9)
     assert set(matrix) == set(KINDS)
     assert matrix[PROBE].asymmetry[0][1] == -matrix[PROBE].asymmetry[1][0]
 
