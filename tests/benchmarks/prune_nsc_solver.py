@@ -36,9 +36,9 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     show("LLaMA-7B, LoNAS's 5 widths", llama("ffn", LONAS, (0.8459, None, None)), repeats=REPEATS)
     show("LLaMA-7B, 172 widths and 32 head counts", llama("ffn,groups", None, (0.8, None, None)))
-    show("same", llama("ffn,groups", None, (0.8, 0.82, None)))
-    show("same", llama("ffn,groups", None, (0.8, None, 0.6)))
-    show("same", llama("ffn,groups", None, (0.7, 0.7, 0.6)))
+    show("same, parameters and FLOPs", llama("ffn,groups", None, (0.8, 0.82, None)))
+    show("same, parameters and cache", llama("ffn,groups", None, (0.8, None, 0.6)))
+    show("same, all three", llama("ffn,groups", None, (0.7, 0.7, 0.6)))
     for kind in ("unrelated", "concave", "smallest", "summed", "equal"):
         show(f"32 x 20, values {kind}", random(kind, 1))
 
@@ -68,9 +68,16 @@ def random(kind: str, seed: int) -> Problem:
             values = costs.sum(axis=1) / 1e6 + generator.random(20) * 0.3
         made.append(Group("g", tuple(values.tolist()), tuple(map(tuple, costs.tolist()))))
     free = Problem((made[0],) * 32 if kind == "equal" else tuple(made), (None,) * 3)
-    shares = generator.uniform(0.2, 0.6, 3)
-    limits = [low + (high - low) * s for (low, high), s in zip(map(free.reachable, range(3)), shares, strict=True)]
+    least = np.sum([_least(group) for group in free.groups], axis=0)  # reached together, so there is an answer
+    most = np.array([free.reachable(r)[1] for r in range(3)])
+    limits = least + (most - least) * generator.uniform(0.05, 0.4, 3)
     return Problem(free.groups, tuple(map(int, limits)))
+
+
+def _least(group: Group) -> np.ndarray:
+    """The costs of the choice that takes least of all three."""
+    costs = np.array(group.costs)
+    return costs[costs.sum(axis=1).argmin()]
 
 
 def show(name: str, problem: Problem, repeats: int = 1) -> None:
