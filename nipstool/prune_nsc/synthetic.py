@@ -10,6 +10,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from nipstool.kit.language_models import quiet
+
 HELD_OUT, STEPS, BATCH, LENGTH = 12_000, 150, 8, 128
 BEGIN = "<s>"
 
@@ -26,7 +28,8 @@ def write_model(folder: Path) -> None:
     model = _small_llama(tokenizer)
     _train(model, ids, tokenizer.bos_token_id)
     folder.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(folder / "model")
+    with quiet():
+        model.save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
     (folder / "text.txt").write_text(text[-HELD_OUT:], encoding="utf-8")
 
