@@ -1,0 +1,118 @@
+"""Run the benchmarks and write BENCHMARKS.md: python docs/benchmarks.py [NAME...]
+
+Every script of tests/benchmarks, or those named, runs alone, in a process of its own; what it prints stands in
+BENCHMARKS.md with its command, its time and the machine. Sections of scripts that did not run stay as they were.
+"""
+
+import importlib.metadata
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPTS = ROOT / "tests" / "benchmarks"
+OUT = ROOT / "BENCHMARKS.md"
+LIMIT_S = 1200
+PACKAGES = (
+    "torch",
+    "numpy",
+    "scipy",
+    "transformers",
+    "safetensors",
+    "onnxruntime",
+    "opencv-python-headless",
+    "mne",
+)
+SECTION = re.compile(r"^## `(\w+)`\n.*?(?=^## `|\Z)", re.MULTILINE | re.DOTALL)
+PARTICLES = ROOT / "models" / "peers" / "particles" / "bin" / "python"
+
+INTRODUCTION = """# Benchmarks
+
+What the methods and their speed come to, beside peers measured in the same run. `make bench` runs everything
+and writes this file; a part alone: `make bench ARGS=NAME`. Ratios carry over to other machines; times are CPU
+seconds of one thread unless a line says otherwise. Where a script names a number that is wanted, the one that was
+reached stands beside it, reached or not.
+"""
+
+
+def main(names: list[str]) -> None:
+    """Run the scripts and write the file after each, so that a broken run keeps what it had."""
+    every = sorted(path.stem for path in SCRIPTS.glob("[a-z]*.py"))
+    unknown = [name for name in names if name not in every]
+    if unknown:
+        sys.exit(f"no benchmark {', '.join(unknown)}; there are {', '.join(every)}")
+    sections = read_sections()
+    for name in names or every:
+        sections[name] = measured(name)
+        text = "\n".join(sections[key] for key in sorted(sections))
+        OUT.write_text(f"{INTRODUCTION}\n{text}", encoding="utf-8")
+
+
+def read_sections() -> dict[str, str]:
+    """The sections that the file has, by script."""
+    text = OUT.read_text(encoding="utf-8") if OUT.exists() else ""
+    return {found[1]: found[0].rstrip() + "\n" for found in SECTION.finditer(text)}
+
+
+def measured(name: str) -> str:
+    """Run one script; its section."""
+    print(f"== {name}", flush=True)
+    environment = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", **os.environ}
+    if PARTICLES.exists():
+        environment.setdefault("PARTICLES_PYTHON", str(PARTICLES))
+    start, lines = time.monotonic(), []
+    command = ["timeout", str(LIMIT_S), sys.executable, "-u", str(SCRIPTS / f"{name}.py")]
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        print(line, end="", flush=True)
+        lines.append(line.rstrip())
+    status = process.wait()
+    ended = (
+        ""
+        if status == 0
+        else f"; stopped after {LIMIT_S} s"
+        if status == 124
+        else f"; failed with status {status}"
+    )
+    return section(name, lines, f"{time.monotonic() - start:.0f} s{ended}")
+
+
+def section(name: str, lines: list[str], took: str) -> str:
+    """A script's output: its tables as tables, the rest as it was printed."""
+    command = f"`.venv/bin/python tests/benchmarks/{name}.py`"
+    body, block = [], []
+    for line in [*lines, "|"]:
+        if not line.startswith("|"):
+            block.append(line)
+            continue
+        if any(block):
+            body += ["", "```text", *"\n".join(block).strip("\n").splitlines(), "```", ""]
+        block = []
+        body += [line] if line != "|" else []
+    return f"## `{name}`\n\n{command}: {took}, {machine()}.\n" + "\n".join(body).rstrip() + "\n"
+
+
+def machine() -> str:
+    """Processor, memory, versions and day, in one line."""
+    cpu = (
+        re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
+        if os.path.exists("/proc/cpuinfo")
+        else None
+    )
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
+    versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in PACKAGES)
+    processor = " ".join(cpu[1].split()) if cpu else platform.processor()
+    day = datetime.now(UTC).date().isoformat()
+    return (
+        f"{day}, {os.cpu_count()} x {processor}, {memory:.0f} GiB, Python {platform.python_version()}, {versions}"
+    )
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
