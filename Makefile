@@ -13,13 +13,14 @@ DEV_READY := $(VENV)/.bench-ready
 
 MAKEFLAGS += --no-builtin-rules
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-fuse-lora demo-prune-nsc demo-filter-nbf demo-probe-length demo-eeg-pretrain demo-detect-navtext demo-rosetta-count relevance compact checkpoint models peers test lint completions bench dist clean
+.PHONY: help demo demo-fuse-lora demo-prune-nsc demo-filter-nbf demo-probe-length demo-eeg-pretrain demo-detect-navtext demo-rosetta-count relevance compact checkpoint models peers faults test lint completions bench dist clean
 
 help:
 	@echo "make demo          run every capability on small inputs; results in demo/"
 	@echo "make models        fetch and convert the models that benchmarks use"
 	@echo "make test          run the tests"
 	@echo "make lint          ruff and pyright"
+	@echo "make faults        kill runs while they write, and damage their inputs, by the thousand"
 	@echo "make bench         compare with peers, measured in the same run; writes BENCHMARKS.md"
 	@echo "make checkpoint    train the networks of filter-nbf anew"
 	@echo "make relevance     fit the relevance classifier of detect-navtext anew"
@@ -107,16 +108,16 @@ demo-filter-nbf: $(READY)
 	$(BIN)/nipstool filter-nbf evaluate --domain arena --dynamics held-out --scenarios 8 --reference 5000 --force \
 	    --plot $(NBF_DEMO)/beside-a-particle-filter.png
 
-# Simulated recordings in two montages with planted seizures: train on four people, detect and score on two others.
+# Simulated recordings in two montages with planted seizures: train on five people, detect and score on two others.
 EEG_DEMO := demo/eeg-pretrain
 demo-eeg-pretrain: $(READY)
 	@mkdir -p $(EEG_DEMO)
 	$(BIN)/python -m nipstool.eeg_pretrain.simulate $(EEG_DEMO)
 	$(BIN)/nipstool eeg-pretrain inspect $(EEG_DEMO)/known $(EEG_DEMO)/unseen
-	$(BIN)/nipstool eeg-pretrain $(EEG_DEMO)/known -o $(EEG_DEMO)/run --steps 80 --batch-tokens 3000 --force
-	$(BIN)/nipstool eeg-pretrain detect $(EEG_DEMO)/run $(EEG_DEMO)/unseen -o $(EEG_DEMO)/events \
+	$(BIN)/nipstool eeg-pretrain $(EEG_DEMO)/known -o $(EEG_DEMO)/run --steps 250 --batch-tokens 3000 --threads 1 --force
+	$(BIN)/nipstool eeg-pretrain detect $(EEG_DEMO)/run $(EEG_DEMO)/unseen -o $(EEG_DEMO)/events --threads 1 \
 	    --plot $(EEG_DEMO)/seizures.png --force
-	$(BIN)/nipstool eeg-pretrain evaluate $(EEG_DEMO)/run $(EEG_DEMO)/unseen
+	$(BIN)/nipstool eeg-pretrain evaluate $(EEG_DEMO)/run $(EEG_DEMO)/unseen --threads 1
 
 # Rendered sign scenes: a dataset; the signs drawn into pictures of places held out; a detector of their own, measured
 # and drawn into the same pictures.
@@ -132,7 +133,7 @@ demo-detect-navtext: $(READY)
 	$(BIN)/nipstool detect-navtext $(NAVTEXT_DEMO)/scenes/images/val --detector $(NAVTEXT_DEMO)/compact.onnx \
 	    -o $(NAVTEXT_DEMO)/compact.ndjson --annotate $(NAVTEXT_DEMO)/drawn-compact --force
 
-# Two layers of each language model: all of them would take half an hour.
+# Some layers of each language model: two minutes of processor time; all of them would take more than six.
 ROSETTA_DEMO := demo/rosetta-count
 demo-rosetta-count: models
 	@mkdir -p $(ROSETTA_DEMO)
@@ -200,6 +201,14 @@ completions: $(READY)
 	$(BIN)/nipstool completion bash > completions/nipstool.bash
 	$(BIN)/nipstool completion zsh > completions/_nipstool
 	$(BIN)/nipstool completion fish > completions/nipstool.fish
+
+# Runs killed while they write and damaged inputs: hours. A taste of it: make faults KILLS=10 DAMAGED=20
+KILLS ?= 100
+DAMAGED ?= 2000
+faults: export OMP_NUM_THREADS := 1
+faults: $(DEV_READY)
+	$(BIN)/python tests/faults/kills.py $(KILLS)
+	$(BIN)/python tests/faults/mutations.py $(DAMAGED)
 
 # What benchmarks compare with and the environment cannot hold: packages without what they depend on, and one that
 # needs an older numpy.

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import cv2
@@ -18,6 +21,35 @@ SUFFIXES = frozenset(
 )
 _PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
 _MOST = 1 << 30  # pixels, as OpenCV's own limit
+
+
+class _Codecs:
+    """libpng, libjpeg and OpenCV tell of damage on descriptor 2 themselves; ours is the one line that counts."""
+
+    def __init__(self) -> None:
+        self._lock, self._within, self._kept = threading.Lock(), 0, -1
+
+    @contextmanager
+    def silent(self) -> Iterator[None]:
+        """Descriptor 2 leads nowhere while any thread is inside."""
+        with self._lock:
+            self._within += 1
+            if self._within == 1:
+                self._kept = os.dup(2)
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, 2)
+                os.close(nowhere)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._within -= 1
+                if self._within == 0:
+                    os.dup2(self._kept, 2)
+                    os.close(self._kept)
+
+
+_codecs = _Codecs()
 
 
 def read_picture(path: str | Path) -> Image:
@@ -53,7 +85,8 @@ def decoded(data: bytes, name: str) -> Image:
 
 def _decode(data: bytes, flags: int, name: str) -> Image | None:
     try:
-        image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+        with _codecs.silent():
+            image = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     except cv2.error as error:
         words = str(error).strip().splitlines()[-1]
         raise DataError(f"{name}: cannot be decoded (at most {_MOST} pixels): {words[-160:]}") from error

@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, Any
 from nipstool.kit.errors import DataError, InputMissingError
 from nipstool.kit.files import StrPath, check_input
 from nipstool.kit.parts import reason
+from nipstool.kit.tensors import open_tensors
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
 
 CONFIG = "config.json"
+MOST_LAYERS = 2000  # transformers would build a billion of them, one after the other
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,9 @@ def to_config(raw: Mapping[str, Any], told: str) -> Any:
     kind = raw["model_type"]
     if kind not in CONFIG_MAPPING:
         raise DataError(f"{told}: model_type {kind!r} is not one that this transformers knows")
+    for key, value in raw.items():
+        if key.endswith(("layer", "layers")) and isinstance(value, int | float) and not value <= MOST_LAYERS:
+            raise DataError(f"{told}: {key} is {value}; expected at most {MOST_LAYERS}")
     try:
         with quiet():
             return CONFIG_MAPPING[kind].from_dict(dict(raw))
@@ -141,6 +146,7 @@ def load_body(folder: StrPath, *, dtype: str = "auto", device: torch.device | st
 
 def _loaded(kind: Any, folder: StrPath, dtype: torch.dtype | str) -> tuple[Any, dict[str, Any]]:
     """The model that an Auto class of transformers makes of a local folder, and its report on the weights."""
+    _check_size(folder)
     try:
         with quiet():
             return kind.from_pretrained(
@@ -153,6 +159,21 @@ def _loaded(kind: Any, folder: StrPath, dtype: torch.dtype | str) -> tuple[Any, 
             )
     except Exception as error:  # transformers raises OSError, ValueError, RuntimeError and its own
         raise DataError(f"{folder}: transformers cannot load it: {_brief(error)}") from error
+
+
+def _check_size(folder: StrPath) -> None:
+    """DataError where the configuration asks for far larger tensors than the files hold: they would be made."""
+    told = f"{folder}/{CONFIG}"
+    config = to_config(read_config_json(folder), told)
+    with open_tensors(folder) as tensors:
+        held = sum(math.prod(info.shape) for info in tensors.infos.values())
+    hidden = getattr(config, "hidden_size", 0)
+    for key in ("vocab_size", "intermediate_size"):
+        size = getattr(config, key, 0)
+        if isinstance(size, int) and isinstance(hidden, int) and size * hidden > held:
+            raise DataError(
+                f"{told}: {key} {size} x hidden_size {hidden}, but the files hold {held} numbers in all"
+            )
 
 
 def fresh_body(model: Any, seed: int) -> Any:

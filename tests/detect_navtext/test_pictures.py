@@ -1,6 +1,7 @@
 """Pictures, folders, videos and cameras: what comes upright, what is refused in one line, what is dropped."""
 
 import itertools
+import os
 import struct
 import threading
 import time
@@ -211,3 +212,12 @@ def test_a_camera_that_stops_is_told_with_what_was_seen() -> None:
     assert camera.released.is_set()
     with pytest.raises(InputMissingError, match="no camera"):
         list(frames_of(Source("cam:x", "camera", True)))
+
+
+def test_a_damaged_picture_says_nothing_on_stderr_but_in_its_error(capfd: pytest.CaptureFixture[str]) -> None:
+    encoded = bytearray(cv2.imencode(".png", np.full((40, 40, 3), 200, np.uint8))[1].tobytes())
+    encoded[len(encoded) // 2] ^= 0xFF
+    with pytest.raises(DataError):
+        decoded(bytes(encoded), "a.png")
+    os.write(2, b"whole\n")  # and the stream is there again
+    assert capfd.readouterr().err == "whole\n"
