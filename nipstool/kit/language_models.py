@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 CONFIG = "config.json"
+MOST_BYTES = 16 << 20
 MOST_LAYERS = 2000  # transformers would build a billion of them, one after the other
 
 
@@ -67,7 +69,11 @@ def read_config_json(path: StrPath) -> dict[str, Any]:
     path = check_input(path)
     file = path / CONFIG if path.is_dir() else path
     try:
-        config = json.loads(file.read_bytes())
+        with open(file, "rb") as opened:
+            text = opened.read(MOST_BYTES + 1)
+        if len(text) > MOST_BYTES:
+            raise DataError(f"{file}: is longer than {MOST_BYTES} bytes; expected a configuration")
+        config = json.loads(text)
     except OSError as error:
         raise InputMissingError(f"{file}: cannot be read: {reason(error)}") from error
     except (ValueError, RecursionError) as error:
@@ -230,14 +236,16 @@ def load_tokenizer(folder: StrPath) -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No progress bars and no advice from transformers: stderr is ours."""
+    """No progress bars, advice or warnings from transformers and torch: stderr is ours."""
     from transformers.utils import logging
 
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
     finally:
         logging.set_verbosity(verbosity)
         if bars:

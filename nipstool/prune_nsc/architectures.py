@@ -119,6 +119,8 @@ def architecture_of(model: nn.Module, told: str) -> Architecture:
     owners = {f"{name}.{own}": module for name, module in model.named_modules() for own in module._parameters}
     for name, parameter in model.named_parameters():
         found = _LAYER.match(name)
+        if not parameter.numel():
+            raise DataError(f"{told}: {name} is {list(parameter.shape)}; expected weights")
         shape, kind = tuple(parameter.shape), type(owners.get(name)).__name__
         if "expert" in name.lower():
             raise DataError(f"{told}: is a mixture of experts ({name}); expected one MLP a layer")

@@ -20,6 +20,7 @@ from nipstool.kit.tensors import INDEX_SUFFIX, TensorReader, open_tensors
 from nipstool.prune_nsc.inventory import Architecture, Layer, Matrix, bytes_a_value
 
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text")
+LARGEST = 10**7  # of any size: products of them stay exact in 64 bits
 _NEEDED = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 Unit = Literal["ffn", "query", "kv"]
@@ -148,8 +149,10 @@ def check_prunable(raw: Mapping[str, Any], told: str) -> None:
         raise DataError(f"{told}: model_type {raw['model_type']!r}; expected one of {', '.join(FAMILIES)}")
     for key in _NEEDED:
         value = raw.get(key)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise DataError(f"{told}: the configuration has {key} {value!r}; expected a number above 0")
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= LARGEST:
+            raise DataError(
+                f"{told}: the configuration has {key} {value!r}; expected a number from 1 to {LARGEST}"
+            )
 
 
 def decoder_of(raw: Mapping[str, Any], told: str) -> Decoder:

@@ -23,7 +23,7 @@ from nipstool.kit.progress import Progress, silent
 from nipstool.prune_nsc.bounds import upper_bound
 from nipstool.prune_nsc.capacity import DEGENERATE_BELOW, Scale
 from nipstool.prune_nsc.choices import Choices, Unit, at_initialisation, units_of
-from nipstool.prune_nsc.decoder import Decoder, Width, check_prunable, decoder_of
+from nipstool.prune_nsc.decoder import LARGEST, Decoder, Width, check_prunable, decoder_of
 from nipstool.prune_nsc.plan import RESOURCES, chosen_widths
 from nipstool.prune_nsc.solver import InfeasibleError, Problem, Solution, runner_up, solve
 
@@ -136,8 +136,8 @@ def _sizes(path: str, layers: Mapping[str, Any], key: str) -> tuple[int, ...] | 
     if key not in layers:
         return None
     values = _list(path, f"[per_layer] {key}", layers[key])
-    if not all(type(v) is int and v > 0 for v in values):
-        raise DataError(f"{path}: [per_layer] {key} is {values!r}; expected numbers above 0")
+    if not all(type(v) is int and 0 < v <= LARGEST for v in values):
+        raise DataError(f"{path}: [per_layer] {key} is {values!r}; expected numbers from 1 to {LARGEST}")
     return tuple(sorted(set(values), reverse=True))
 
 
