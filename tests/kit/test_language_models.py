@@ -29,12 +29,10 @@ def test_a_whole_model_is_loaded(folder: Path) -> None:
     assert sum(p.numel() for p in load_model(folder, dtype=torch.float32).parameters()) > 0
 
 
-@pytest.mark.parametrize("change", [{"vocab_size": 10**9}, {"intermediate_size": 10**9}])
-def test_more_weights_than_the_files_hold(folder: Path, change: dict[str, int]) -> None:
-    with pytest.raises(
-        DataError, match=rf"{next(iter(change))} 1000000000 x hidden_size 16, where the files hold"
-    ):
-        load_model(changed(folder, **change), dtype=torch.float32)
+@pytest.mark.parametrize("key", ["vocab_size", "intermediate_size"])
+def test_more_weights_than_the_files_hold(folder: Path, key: str) -> None:
+    with pytest.raises(DataError, match=f"{key} 1000000000 x hidden_size 16, but the files hold"):
+        load_model(changed(folder, **{key: 10**9}), dtype=torch.float32)
 
 
 @pytest.mark.parametrize("key", ["num_hidden_layers", "n_layer"])

@@ -95,7 +95,7 @@ def test_a_space_that_no_budget_reaches(tmp_path: Path) -> None:
         ("[global]\nhidden_size = 64", "list of values"),
         ("[global]\nhidden_size = []", "list of values"),
         ("[per_layer]\nwidth = [1]", "width"),
-        ("[per_layer]\nintermediate_size = [0]", "above 0"),
+        ("[per_layer]\nintermediate_size = [0]", "from 1 to"),
         ("[per_layer]\ndrop = 1", "true or false"),
         ("[global]\na = [1, 2", "no TOML"),
         ("[global]\n" + "\n".join(f"k{i} = {list(range(10))}" for i in range(6)), "1000000 combinations"),
