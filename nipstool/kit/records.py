@@ -1,11 +1,14 @@
-"""Results as JSON: strict (NaN and infinity become null), ordered as they were made."""
+"""Results as JSON, strict (NaN and infinity become null), ordered as they were made; fields of records read."""
 
 import dataclasses
 import json
 import math
+from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any
+
+from nipstool.kit.errors import DataError
 
 
 def to_json(value: Any, *, indent: int | None = None) -> str:
@@ -28,3 +31,18 @@ def plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     raise TypeError(f"no JSON form for {type(value).__name__}")
+
+
+def field_of(record: Mapping[str, Any], name: str, where: str) -> Any:
+    """A field of a record, of an inner one with dots: record["meta"]["domain"] for meta.domain.
+
+    Raises DataError, about `where`, listing the fields there are.
+    """
+    value: Any = record
+    for part in name.split("."):
+        if not isinstance(value, Mapping) or part not in value:
+            raise DataError(
+                f"{where}: has no field {name!r}; it has {', '.join(map(str, list(record)[:8])) or 'none'}"
+            )
+        value = value[part]
+    return value

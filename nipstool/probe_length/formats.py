@@ -18,6 +18,7 @@ from typing import IO, Any
 from nipstool.kit.errors import DataError, InputMissingError
 from nipstool.kit.files import is_stdio, spooled_input
 from nipstool.kit.parts import reason
+from nipstool.kit.records import field_of
 
 Turns = list[dict[str, str]]
 Fault = Callable[[str], None]
@@ -161,11 +162,11 @@ def to_example(record: Any, where: str, layout: Layout, dataset: str) -> Example
         record = {"prompt": record}
     if not isinstance(record, dict):
         raise DataError(f"{where}: expected a JSON object, found {type(record).__name__}")
-    named = {**record, **{key: _dotted(record, name, where) for key, name in layout.fields.items()}}
+    named = {**record, **{key: field_of(record, name, where) for key, name in layout.fields.items()}}
     prompt, response = _pair(named, where, layout.format)
     if prompt == "" or prompt == []:
         raise DataError(f"{where}: the prompt is empty")
-    group = _dotted(record, layout.group, where) if layout.group else record.get("group")
+    group = field_of(record, layout.group, where) if layout.group else record.get("group")
     weight = record.get("weight", 1.0)
     if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 < weight < 1e12:
         raise DataError(f"{where}: weight {weight!r}; expected a number above 0")
@@ -279,14 +280,4 @@ def _count(record: Mapping[str, Any], key: str, where: str) -> int | None:
     value = record.get(key)
     if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
         raise DataError(f"{where}: {key} {value!r}; expected a number of tokens")
-    return value
-
-
-def _dotted(record: Mapping[str, Any], name: str, where: str) -> Any:
-    """record["a"]["b"] for "a.b"."""
-    value: Any = record
-    for word in name.split("."):
-        if not isinstance(value, Mapping) or word not in value:
-            raise DataError(f"{where}: has no {name!r}; found the keys {', '.join(map(str, record))}")
-        value = value[word]
     return value

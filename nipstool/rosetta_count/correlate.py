@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torch import Tensor
 
-ROWS = 512  # of a product at a time: what is added in float64 should still lie in the cache
+ROWS = 512  # of a matrix of correlations at a time
+BLOCK = (1024, 4096)  # of a float32 product at a time: smaller ones are slower, larger ones take memory
+CACHED = 64  # rows at a time of what is read once more at once: they still lie in the cache
 NOTHING = float("-inf")  # the r of a neuron that takes no part
 
 
@@ -28,22 +30,33 @@ class Frame:
     def __getitem__(self, columns: slice) -> Frame:
         return Frame(self.shift[columns], self.scale[columns])
 
-    def __call__(self, values: Tensor) -> Tensor:
-        """(x - shift) scale in float32; the difference is taken in the values' own precision if that is wider."""
+    def __call__(self, values: Tensor, out: Tensor | None = None) -> Tensor:
+        """(x - shift) scale in float32; the difference is taken in the values' own precision if that is wider.
+
+        `out` is memory for it, if there is some: asking for it anew takes as long as the work.
+        """
         import torch
 
-        if values.dtype == torch.float64:
-            return ((values - self.shift) * self.scale).float()
-        return (values.float() - self.shift).mul_(self.scale)
+        out = torch.empty(values.shape, device=values.device) if out is None else out
+        for rows in row_blocks(len(values), CACHED):
+            if values.dtype == torch.float64:
+                out[rows] = (values[rows] - self.shift) * self.scale
+            else:
+                torch.sub(values[rows].float(), self.shift, out=out[rows]).mul_(self.scale)
+        return out
 
 
 def frame_of(values: Tensor) -> Frame:
     """The frame of the first unit's values [S, n]: their mean and one over their deviation, 1 where that is 0."""
     import torch
 
-    wide = values.double()
-    shift = wide.mean(0).float()
-    deviation = (wide - shift).square_().mean(0).sqrt_()
+    total, squares = torch.zeros(2, values.shape[1], dtype=torch.float64, device=values.device)
+    for rows in row_blocks(len(values), CACHED):
+        total += values[rows].double().sum(0)
+    shift = (total / len(values)).float()
+    for rows in row_blocks(len(values), CACHED):
+        squares += (values[rows].double() - shift).square_().sum(0)
+    deviation = (squares / len(values)).sqrt_()
     usable = (deviation > 1e-30) & deviation.isfinite()
     scale = torch.where(usable, 1 / deviation.clamp_min(1e-30), torch.ones_like(deviation))
     return Frame(shift, scale.float())
@@ -73,13 +86,23 @@ class Sums:
         rows = min(len(za), len(zb))
         za, zb = za[:rows], zb[:rows]
         self.count += rows
-        # within a unit torch sums float32 pairwise, which loses less than a rounding of the result
-        self.a += za.sum(0)
-        self.b += zb.sum(0)
-        self.aa += za.square().sum(0)
-        self.bb += zb.square().sum(0)
-        for at in range(0, za.shape[1], ROWS):
-            self.ab[at : at + ROWS] += za[:, at : at + ROWS].T @ zb
+        add_sums(za, self.a, self.aa)
+        add_sums(zb, self.b, self.bb)
+        self._add_products(za, zb)
+
+    def _add_products(self, za: Tensor, zb: Tensor) -> None:
+        """The products in float32, block by block into the same memory, and from there into float64."""
+        import torch
+
+        na, nb = za.shape[1], zb.shape[1]
+        held = torch.empty(min(na, BLOCK[0]), min(nb, BLOCK[1]), device=za.device)
+        for rows in row_blocks(na, BLOCK[0]):
+            for columns in row_blocks(nb, BLOCK[1]):
+                product = held[: rows.stop - rows.start, : columns.stop - columns.start]
+                torch.mm(za[:, rows].T, zb[:, columns], out=product)
+                block = self.ab[rows, columns]
+                for part in row_blocks(len(block), CACHED):
+                    block[part] += product[part]
 
     def variances(self) -> tuple[Tensor, Tensor]:
         """N times the variance of every column of a and of b."""
@@ -94,6 +117,13 @@ class Sums:
     def tensors(self) -> dict[str, Tensor]:
         """The state, for a checkpoint or an exchange between processes."""
         return {"ab": self.ab, "a": self.a, "b": self.b, "aa": self.aa, "bb": self.bb}
+
+
+def add_sums(z: Tensor, total: Tensor, squares: Tensor) -> None:
+    """Add the sums of columns of z [S, n], float32, and of their squares to float64 ones."""
+    for rows in row_blocks(len(z), CACHED):
+        total += z[rows].sum(0)
+        squares += z[rows].square().sum(0)
 
 
 def correlations(sums: Sums, live_a: Tensor, live_b: Tensor) -> Iterator[tuple[slice, Tensor]]:

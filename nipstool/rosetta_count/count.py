@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from nipstool.kit.errors import DataError
@@ -38,21 +39,27 @@ class Subject:
 
 @dataclass(frozen=True)
 class Tally:
-    """How many anchor neurons are paired: at all, with r >= 0.5; and the highest r of a pair."""
+    """How many anchor neurons are paired: at all (None: not known), with r >= min-r, r >= 0.5; the highest r."""
 
-    raw: float
+    raw: float | None
+    kept: float
     thresholded: float
     highest: float | None
 
 
 @dataclass(frozen=True)
 class PairCount:
-    """What the anchor shares with one other model. `excess` is None where no rotation was computed."""
+    """What the anchor shares with one other model.
+
+    `raw` counts pairs of any r, `kept` those with r >= min-r, which are `pairs`. A sketch computes neither `raw`
+    nor `excess`; both are then None.
+    """
 
     model: str
     pairs: Pairs
     q: np.ndarray
-    raw: int
+    raw: int | None
+    kept: int
     thresholded: int
     fdr: int | None  # None: too few pairs to reach the rate
     least_q: float
@@ -86,14 +93,16 @@ class Count:
     samples: int
     documents: int
     untrained: str  # how it was made, or why there is none
+    min_r: float = 0.0
     notes: tuple[str, ...] = field(default=())
 
 
-def tally(both: tuple[Best, Best], min_r: float) -> Tally:
-    """The counts of one pairing."""
-    found = mutual(*both, min_r=min_r)
+def tally(both: tuple[Best, Best], min_r: float, *, raw: bool = True) -> Tally:
+    """The counts of one pairing; `raw` says whether pairs with a lower r than min_r are known."""
+    found = mutual(*both)
     highest = float(found.r[0]) if len(found) else None
-    return Tally(_distinct(found), _distinct(found, THRESHOLD), highest)
+    at_all = _distinct(found) if raw else None
+    return Tally(at_all, _distinct(found, min_r), _distinct(found, max(min_r, THRESHOLD)), highest)
 
 
 def _distinct(pairs: Pairs, least: float = 0.0) -> int:
@@ -119,14 +128,15 @@ def assemble(
     min_r: float,
     documents: int,
     told: str,
+    raw: bool = True,
     notes: Sequence[str] = (),
 ) -> Count:
-    """All counts from what the passes found."""
+    """All counts from what the passes found; `raw` says whether they know of pairs with a lower r than min_r."""
     check_live(subjects, recorded.neurons)
     rotated = [found.rotated for found in recorded.pairs]
     best = [found.observed[0] for found in recorded.pairs]
     turned = [both[0] for both in rotated if both is not None]
-    surplus = excess(best, turned) if len(turned) == len(best) else None
+    surplus = excess(best, turned) if raw and len(turned) == len(best) else None
     pairs = []
     for at, found in enumerate(recorded.pairs):
         own = mutual(*found.observed, min_r=min_r)
@@ -135,20 +145,23 @@ def assemble(
         floor = least_q(len(own), len(null))
         live = [int(recorded.neurons[m].live.sum()) for m in (0, at + 1)]
         both = rotated[at]
+        count = partial(tally, min_r=min_r, raw=raw)
+        whole = count(found.observed)
         pairs.append(
             PairCount(
                 model=subjects[at + 1].name,
                 pairs=own,
                 q=q,
-                raw=_distinct(own),
-                thresholded=_distinct(own, THRESHOLD),
+                raw=None if whole.raw is None else int(whole.raw),
+                kept=int(whole.kept),
+                thresholded=int(whole.thresholded),
                 fdr=None if floor > FDR else len({int(a) for a, low in zip(own.a, q <= FDR, strict=True) if low}),
                 least_q=floor,
-                excess=_universal(found.observed[0], both),
+                excess=_universal(found.observed[0], both) if raw else None,
                 chance=chance_pairs(*live),
-                permuted=tuple(tally(both, min_r) for both in found.permuted),
-                rotated=None if both is None else tally(both, min_r),
-                untrained=None if untrained is None else tally(untrained.pairs[at].observed, min_r),
+                permuted=tuple(map(count, found.permuted)),
+                rotated=None if both is None else count(both),
+                untrained=None if untrained is None else count(untrained.pairs[at].observed),
                 prefixes=_prefixes(found.prefixes, min_r),
             )
         )
@@ -162,6 +175,7 @@ def assemble(
         samples=recorded.samples,
         documents=documents,
         untrained=told,
+        min_r=min_r,
         notes=tuple(notes),
     )
 
@@ -172,7 +186,7 @@ def _universal(best: Best, rotated: tuple[Best, Best] | None) -> int | None:
 
 def _prefixes(found: dict[int, tuple[Best, Best]], min_r: float) -> tuple[tuple[int, int, int], ...]:
     counts = {samples: tally(both, min_r) for samples, both in sorted(found.items())}
-    return tuple((samples, int(one.raw), int(one.thresholded)) for samples, one in counts.items())
+    return tuple((samples, int(one.raw or 0), int(one.thresholded)) for samples, one in counts.items())
 
 
 def shared(pairs: Sequence[Pairs]) -> list[Anchor]:

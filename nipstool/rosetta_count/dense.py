@@ -12,7 +12,7 @@ from nipstool.rosetta_count.checkpoint import Keeper
 from nipstool.rosetta_count.controls import Rotated
 from nipstool.rosetta_count.correlate import Best, Frame, Sums, frame_of
 from nipstool.rosetta_count.moments import Distinct, Moments, Neurons, check_finite, neurons_of
-from nipstool.rosetta_count.stream import Activations, Found, Held, Products, framed, inner_sums
+from nipstool.rosetta_count.stream import Activations, Found, Framed, Held, Products, inner_sums
 from nipstool.rosetta_count.units import segments, share
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class Dense:
     frames: list[Frame]
     watched: Mapping[str, Tensor] = field(default_factory=dict)  # sums of who watches, to be kept with the rest
     device: torch.device | str = "cpu"
+    readers: list[Framed] = field(init=False)
     moments: list[Moments] = field(init=False)
     products: list[Products] = field(init=False)
     inner: list[list[Sums]] = field(init=False)
@@ -66,6 +67,7 @@ class Dense:
     def __post_init__(self) -> None:
         first, others = self.models[0], self.models[1:]
         na, where, s = width(first), self.device, self.settings
+        self.readers = [Framed(frame, held) for frame, held in zip(self.frames, self.held, strict=True)]
         self.moments = [Moments.zeros(frame) for frame in self.frames]
         self.products = [Products.zeros(na, width(m), s.repeats, where) for m in others]
         self.inner = [inner_sums((layer.columns for layer in m.layers), where) if s.rotate else [] for m in others]
@@ -75,10 +77,11 @@ class Dense:
         """Take in one unit."""
         for at, (model, moments) in enumerate(zip(self.models, self.moments, strict=True)):
             values = self.held[at](unit)
-            check_finite(values, model.layers, model.name)
-            moments.add(values, unit)
+            moments.add(values, self.readers[at](unit), unit)
+            if not bool(moments.absolute.isfinite().all()):
+                check_finite(values, model.layers, model.name)
             watch(at, unit, values)
-        a, *others = self._readers()
+        a, *others = self.readers
         for other, products, inner, b in zip(self.models[1:], self.products, self.inner, others, strict=True):
             products.add(unit, a, b)
             if inner:
@@ -88,7 +91,7 @@ class Dense:
 
     def close(self) -> None:
         """Pair the ends, so that permuted pairings have every sample."""
-        a, *others = self._readers()
+        a, *others = self.readers
         for products, b in zip(self.products, others, strict=True):
             products.close(self.units, a, b)
 
@@ -115,9 +118,6 @@ class Dense:
                 rotated = Rotated(layers, inner, self.frames[at + 1], self.settings.seed, numbers)
             found.take(whole, (neurons[0].live, neurons[at + 1].live), (0, 0), rotated)
         return Recorded(neurons, self.found, merged(self.moments[0], group).count)
-
-    def _readers(self) -> list[Callable[[int], Tensor]]:
-        return [framed(frame, held) for frame, held in zip(self.frames, self.held, strict=True)]
 
     def tensors(self) -> dict[str, Tensor]:
         """The whole state by name, as views: what is copied into them is taken up."""

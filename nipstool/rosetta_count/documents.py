@@ -14,6 +14,7 @@ from typing import IO, Any
 from nipstool.kit.errors import DataError, InputMissingError, UnavailableError
 from nipstool.kit.files import check_input, spooled_input
 from nipstool.kit.parts import reason
+from nipstool.kit.records import field_of
 
 LINES = (".jsonl", ".ndjson", ".json")
 PACKED = (".gz", ".zst")
@@ -103,16 +104,6 @@ def parse(line: str, where: str) -> dict[str, Any]:
     if not isinstance(record, dict):
         raise DataError(f"{where}: is {type(record).__name__}; expected a JSON object")
     return record
-
-
-def field_of(record: dict[str, Any], name: str, where: str) -> Any:
-    """A field of a record, of an inner one with dots: meta.domain."""
-    value: Any = record
-    for part in name.split("."):
-        if not isinstance(value, dict) or part not in value:
-            raise DataError(f"{where}: has no field {name!r}; it has {', '.join(list(record)[:8]) or 'none'}")
-        value = value[part]
-    return value
 
 
 def text_of(record: dict[str, Any], name: str, where: str) -> str:

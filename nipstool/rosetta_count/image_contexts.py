@@ -10,7 +10,7 @@ from nipstool.kit.progress import Progress, silent
 from nipstool.rosetta_count.contexts import Context, Neuron
 from nipstool.rosetta_count.images import Images, open_images
 from nipstool.rosetta_count.sources import Reading
-from nipstool.rosetta_count.vision import BATCH, ImageActivations, build, load_factory, on_images
+from nipstool.rosetta_count.vision import BATCH, ImageActivations, build, on_images, open_factory
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,7 +28,7 @@ def strongest_images(
 ) -> dict[tuple[str, Neuron], list[Context]]:
     """The strongest images of some neurons of each model; a context's one piece is the image as a data URL."""
     names = list(needed)
-    factories = [load_factory(name) for name in names]
+    factories = [open_factory(name, reading.image_size) for name in names]
     images = [open_images(reading.data, f.prepare, reading.image_size) for f in factories]
     models = [build(factory, device) for factory in factories]
     found: dict[tuple[str, Neuron], list[Context]] = {}

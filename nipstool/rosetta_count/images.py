@@ -57,7 +57,12 @@ def open_images(path: str, prepare: Callable[[np.ndarray], Any] | None = None, s
     def read(start: int, stop: int) -> Tensor:
         import torch
 
-        return torch.stack([_prepared(load_image(file), prepare, size or SIZE) for file in good[start:stop]])
+        inputs = [_prepared(load_image(file), prepare, size or SIZE) for file in good[start:stop]]
+        for file, one in zip(good[start:stop], inputs, strict=True):
+            if one.shape != inputs[0].shape:
+                own, first = ("x".join(map(str, shape)) for shape in (one.shape, inputs[0].shape))
+                raise DataError(f"{file}: prepared it is {own}, others {first}; expected one size (--image-size)")
+        return torch.stack(inputs)
 
     several = tuple(labels) if len(set(labels)) > 1 else None
     return Images(len(good), read, several, tuple(map(str, good)), tuple(warnings))

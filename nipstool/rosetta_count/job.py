@@ -57,6 +57,8 @@ def run(request: Request, *, group: Group | None = None, stages: Stages | None =
     named = [*request.models, *request.sample_ids, *([request.reading.data] if request.reading else [])]
     inputs = [name for name in named if name != "-"]
     check_output(request.output, inputs=inputs, force=request.force, folder=True)
+    if request.options.seed < 0:
+        raise UsageError(f"--seed {request.options.seed}: expected 0 or more")
     if len(request.models) < 2:
         raise UsageError(f"{len(request.models)} model named; expected two or more to compare")
     work = work_folder(request.output)

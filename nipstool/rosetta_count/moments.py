@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from nipstool.kit.errors import DataError
+from nipstool.rosetta_count.correlate import row_blocks
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from nipstool.rosetta_count.stream import Layer
 
 QUANTISED = 3  # a neuron with at most so many distinct values has too few for a correlation
-COLUMNS = 2048  # at a time
+COLUMNS, ROWS = 1024, 64  # at a time: they lie in the cache while all sums are taken
 FIRST_ROWS = 32
 
 
@@ -41,30 +42,39 @@ class Moments:
         whole = torch.zeros(n, dtype=torch.int64, device=device)
         return cls(frame, wide[:4], wide[4], wide[5], whole, Distinct.none(n, device))
 
-    def add(self, values: Tensor, unit: int) -> None:
-        """Take in the values [S, n] of a unit of work."""
-        self.count += len(values)
-        weights = _weights(len(values)).to(values.device) if unit == 0 else None
-        for at in range(0, values.shape[1], COLUMNS):
-            columns = slice(at, at + COLUMNS)
-            self._add(values[:, columns], columns, weights)
-        self.distinct.add(values)
-
-    def _add(self, x: Tensor, columns: slice, weights: Tensor | None) -> None:
+    def add(self, values: Tensor, z: Tensor, unit: int) -> None:
+        """Take in the values [S, n] of a unit of work, as they are and framed."""
         import torch
 
-        z = self.frame[columns](x)
-        power = z.clone()
-        for row in range(4):
-            self.powers[row, columns] += power.sum(0)
-            if row < 3:
-                power *= z
-        plain = x.float() if x.dtype != torch.float64 else x
-        self.absolute[columns] += plain.abs().sum(0)
-        self.active[columns] += (plain > 0).to(plain.dtype).sum(0)
-        if weights is not None:
-            bits = x.float().contiguous().view(torch.int32)
-            self.hashes[columns] += (bits * weights[:, None]).sum(0)
+        self.count += len(values)
+        weights = _weights(len(values)).to(values.device) if unit == 0 else None
+        held = torch.empty(2, ROWS, min(COLUMNS, values.shape[1]), device=values.device)
+        for columns in row_blocks(values.shape[1], COLUMNS):
+            for rows in row_blocks(len(values), ROWS):
+                self._add(values[rows, columns], z[rows, columns], columns, held)
+            if weights is not None:
+                bits = values[:, columns].float().contiguous().view(torch.int32)
+                self.hashes[columns] += (bits * weights[:, None]).sum(0)
+        self.distinct.add(values)
+
+    def _add(self, x: Tensor, z: Tensor, columns: slice, held: Tensor) -> None:
+        """All sums of a piece; `held` is memory for intermediate values, which asking for anew would cost more."""
+        import torch
+
+        odd, even = held[:, : len(x), : x.shape[1]]
+        torch.mul(z, z, out=even)
+        self.powers[0, columns] += z.sum(0)
+        self.powers[1, columns] += even.sum(0)
+        torch.mul(z, even, out=odd)
+        even.mul_(even)
+        self.powers[2, columns] += odd.sum(0)
+        self.powers[3, columns] += even.sum(0)
+        if x.dtype == torch.float64:
+            odd, even = torch.empty(2, *x.shape, dtype=x.dtype, device=x.device)
+        else:
+            x = x.float()
+        self.absolute[columns] += torch.abs(x, out=even).sum(0)
+        self.active[columns] += torch.sign(x, out=odd).clamp_min_(0).sum(0)
 
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint holds, and what processes add up (but for the distinct values)."""

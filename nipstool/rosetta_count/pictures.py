@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from nipstool.rosetta_count.count import Count, PairCount
+    from nipstool.rosetta_count.count import Count, PairCount, Tally
     from nipstool.rosetta_count.law import Law
     from nipstool.rosetta_count.series import Fit
 
@@ -59,10 +59,12 @@ def draw_count(file: BinaryIO, count: Count) -> None:
 
 
 def _counts(axes: Axes, count: Count, one: PairCount) -> None:
-    tallies = [("observed", one.raw, one.thresholded), *((n, t.raw, t.thresholded) for n, t in control_means(one))]
-    for at, (label, values) in enumerate(
-        (("raw", [t[1] for t in tallies]), ("r >= 0.5", [t[2] for t in tallies]))
+    tallies: list[tuple[str, PairCount | Tally]] = [("observed", one), *control_means(one)]
+    first = "kept" if one.raw is None else "raw"
+    for at, (label, kind) in enumerate(
+        ((f"r >= {count.min_r:g}" if first == "kept" else "raw", first), ("r >= 0.5", "thresholded"))
     ):
+        values = [getattr(tally, kind) for _, tally in tallies]
         places = [x + 0.4 * at - 0.2 for x in range(len(tallies))]
         bars = axes.bar(places, values, 0.4, label=label, color=CATEGORIES[at])
         axes.bar_label(bars, fmt="%.4g", fontsize=7)
@@ -87,10 +89,13 @@ def _distribution(axes: Axes, one: PairCount) -> None:
 
 def _prefixes(axes: Axes, one: PairCount) -> None:
     samples = [p[0] for p in one.prefixes]
-    axes.plot(samples, [p[1] for p in one.prefixes], "o-", color=CATEGORIES[0], label="raw")
-    axes.plot(samples, [p[2] for p in one.prefixes], "s-", color=CATEGORIES[1], label="r >= 0.5")
-    axes.set_ylim(bottom=0)
-    axes.legend(fontsize=8, frameon=False)
+    if samples:
+        axes.plot(samples, [p[1] for p in one.prefixes], "o-", color=CATEGORIES[0], label="raw")
+        axes.plot(samples, [p[2] for p in one.prefixes], "s-", color=CATEGORIES[1], label="r >= 0.5")
+        axes.set_ylim(bottom=0)
+        axes.legend(fontsize=8, frameon=False)
+    else:
+        axes.text(0.5, 0.5, "not computed by a sketch", ha="center", transform=axes.transAxes, color=GREY)
     plain(axes, "the count on parts of the samples", "samples", "mutual pairs")
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from nipstool.rosetta_count.count import Count, PairCount
+from nipstool.rosetta_count.count import FDR, THRESHOLD, Count, PairCount, Tally
 from nipstool.rosetta_count.results import STATES, control_means
 
-COLUMNS = ("what", "pairs", "r >= 0.5", "FDR 0.01", "highest r")
-Row = tuple[str, float | int | None, float | int | None, str | int | None, float | None]
+NOT_COMPUTED = "not computed"
+Cell = str | float | int | None
 
 
 def title(count: Count, one: PairCount) -> str:
@@ -16,19 +16,30 @@ def title(count: Count, one: PairCount) -> str:
     return f"{count.subjects[0].name} and {one.model}: {count.samples} samples of {count.documents} documents"
 
 
-def rows(count: Count, one: PairCount, *, raw_known: bool = True) -> list[Row]:
+def columns(count: Count) -> tuple[str, ...]:
+    """The heads of the table; pairs above --min-r have a column of their own where it asks for anything else."""
+    kept = (f"r >= {count.min_r:g}",) if count.min_r not in (0.0, THRESHOLD) else ()
+    return ("what", "pairs", *kept, f"r >= {THRESHOLD}", f"FDR {FDR}", "highest r")
+
+
+def rows(count: Count, one: PairCount) -> list[tuple[Cell, ...]]:
     """The count and its controls, the permuted one as a mean over its repetitions."""
     highest = float(one.pairs.r[0]) if len(one.pairs) else None
     found: int | str = "too few pairs" if one.fdr is None else one.fdr
-    shown: list[Row] = [("observed", one.raw if raw_known else None, one.thresholded, found, highest)]
+    shown: list[tuple[Cell, ...]] = [("observed", *_numbers(count, one), found, highest)]
     known = dict(control_means(one))
     for name in ("permuted", "rotated", "untrained"):
         tally = known.get(name)
         if tally is None:
-            shown.append((f"{name} (not available)", None, None, None, None))
+            shown.append((f"{name} (not available)", *[None] * (len(columns(count)) - 1)))
         else:
-            shown.append((name, tally.raw if raw_known else None, tally.thresholded, None, tally.highest))
+            shown.append((name, *_numbers(count, tally), None, tally.highest))
     return shown
+
+
+def _numbers(count: Count, found: PairCount | Tally) -> list[Cell]:
+    kept = [found.kept] if len(columns(count)) == 6 else []
+    return [NOT_COMPUTED if found.raw is None else found.raw, *kept, found.thresholded]
 
 
 def words(count: Count) -> list[str]:

@@ -82,7 +82,8 @@ def summary(count: Count, gaps: Sequence[Sequence[Gap]], told: dict[str, Any]) -
 
 
 def _pair(one: PairCount) -> dict[str, Any]:
-    counts = {"raw": one.raw, "thresholded": one.thresholded, "fdr": one.fdr, "excess": one.excess}
+    counts = {"raw": one.raw, "kept": one.kept, "thresholded": one.thresholded}
+    counts |= {"fdr": one.fdr, "excess": one.excess}
     controls = {
         "permuted": [_tally(tally) for tally in one.permuted],
         "rotated": _tally(one.rotated),
@@ -91,7 +92,11 @@ def _pair(one: PairCount) -> dict[str, Any]:
     }
     means = control_means(one)
     over = {
-        name: {"raw": one.raw - mean.raw, "thresholded": one.thresholded - mean.thresholded}
+        name: {
+            "raw": None if one.raw is None or mean.raw is None else one.raw - mean.raw,
+            "kept": one.kept - mean.kept,
+            "thresholded": one.thresholded - mean.thresholded,
+        }
         for name, mean in means
     }
     prefixes = [{"samples": n, "raw": raw, "thresholded": some} for n, raw, some in one.prefixes]
@@ -111,17 +116,19 @@ def control_means(one: PairCount) -> list[tuple[str, Tally]]:
     found: list[tuple[str, Tally]] = []
     if one.permuted:
         highest = [tally.highest for tally in one.permuted if tally.highest is not None]
-        raw = statistics.fmean(tally.raw for tally in one.permuted)
-        some = statistics.fmean(tally.thresholded for tally in one.permuted)
-        found.append(("permuted", Tally(raw, some, max(highest, default=None))))
+        raw = [tally.raw for tally in one.permuted if tally.raw is not None]
+        kept, some = (statistics.fmean(getattr(t, kind) for t in one.permuted) for kind in ("kept", "thresholded"))
+        mean = statistics.fmean(raw) if raw else None
+        found.append(("permuted", Tally(mean, kept, some, max(highest, default=None))))
     found += [(name, t) for name, t in (("rotated", one.rotated), ("untrained", one.untrained)) if t is not None]
     return found
 
 
 def _tally(tally: Tally | None) -> dict[str, Any] | None:
-    return (
-        None if tally is None else {"raw": tally.raw, "thresholded": tally.thresholded, "highest_r": tally.highest}
-    )
+    if tally is None:
+        return None
+    counts = {"raw": tally.raw, "kept": tally.kept, "thresholded": tally.thresholded}
+    return {**counts, "highest_r": tally.highest}
 
 
 def _spread(values: Sequence[float]) -> dict[str, float] | None:

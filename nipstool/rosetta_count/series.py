@@ -86,7 +86,8 @@ def rows_of_summary(document: Mapping[str, Any], told: str) -> Iterable[Row]:
                 tallies = found if isinstance(found, list) else [found]
                 known = [_numbers(tally) for tally in tallies if isinstance(tally, dict)]
                 if known:
-                    yield Row(x, {key: _mean(one[key] for one in known) for key in COUNTS[:2]}, name)
+                    kinds = [key for key in COUNTS[:2] if all(key in one for one in known)]
+                    yield Row(x, {key: _mean(one[key] for one in known) for key in kinds}, name)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise DataError(f"{told}: its summary is not that of a count ({type(error).__name__}: {error})") from error
 
@@ -135,6 +136,8 @@ def fit_rows(rows: Sequence[Row], *, count: str = "thresholded", x: str = "neuro
     """Fit every series. Raises DataError where the observed counts have no three sizes."""
     if count not in COUNTS:
         raise UsageError(f"--count {count}: expected {', '.join(COUNTS)}")
+    if seed < 0:
+        raise UsageError(f"--seed {seed}: expected 0 or more")
     if x not in ("neurons", "params"):
         raise UsageError(f"--x {x}: expected neurons or params")
     if not any(row.series == OBSERVED for row in rows):

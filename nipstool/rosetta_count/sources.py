@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -19,15 +19,17 @@ from nipstool.rosetta_count.record import Site, find_sites
 from nipstool.rosetta_count.stream import layers_of
 from nipstool.rosetta_count.text_model import Reader, TextActivations, reader_of
 from nipstool.rosetta_count.tokens import Tokeniser, Tokens
-from nipstool.rosetta_count.units import FEW_DOCUMENTS, SMALLEST, make_units
+from nipstool.rosetta_count.units import FEW_DOCUMENTS, SMALLEST, Unit, make_units
 
 if TYPE_CHECKING:
+    import numpy as np
     from torch import Tensor
 
     from nipstool.rosetta_count.work import Options, Stages
 
 FACTORY = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)(?:\+(?P<weights>.+))?")
 LEAST_SAMPLES = 8
+KINDS = ("prefix", "suffix")  # of special tokens: before a window, after it
 
 
 @dataclass(frozen=True)
@@ -43,20 +45,23 @@ class Reading:
     dtype: str | None = None
     image_size: int | None = None
     grid: str | None = None
+    keep_special: bool = False
 
     def key(self) -> list[Any]:
         """What a resumed run must share."""
         own = [self.text_field, self.domain_field, self.context, self.tokens]
-        return [self.data, *own, self.sites, self.dtype, self.image_size, self.grid]
+        return [self.data, *own, self.sites, self.dtype, self.image_size, self.grid, self.keep_special]
 
 
 def open_models(
     models: Sequence[str], reading: Reading, options: Options, stages: Stages
 ) -> tuple[Inputs, dict[str, str], dict[str, Any]]:
     """The models on the data; hashes of the files read; what summary.json says of them."""
-    kinds = {bool(FACTORY.fullmatch(name)) for name in models}
+    from nipstool.rosetta_count.vision_folders import is_vision_folder
+
+    kinds = {bool(FACTORY.fullmatch(name)) or is_vision_folder(name) for name in models}
     if len(kinds) > 1:
-        raise UsageError("Hugging Face folders read text and factories read images: they cannot be compared here")
+        raise UsageError("language models read text, vision models and factories read images: no common data")
     if kinds == {True}:
         from nipstool.rosetta_count.vision import open_vision
 
@@ -119,6 +124,8 @@ def open_text(
     models: Sequence[str], reading: Reading, options: Options, stages: Stages
 ) -> tuple[Inputs, dict[str, str], dict[str, Any]]:
     """Hugging Face models on documents."""
+    import torch
+
     from nipstool.rosetta_count.job import same_twice
 
     for model in models:
@@ -131,8 +138,8 @@ def open_text(
     loaded = [load_text_model(name, reading, options.device) for name in models]
     readers = [reader_of(one.tokeniser, one.body.config, reading.context) for one in loaded]
     found = corpus(texts.documents, readers, reading.tokens, options.seed)
-    activations, aligned, units = on_text(loaded, readers, found, options.repeats)
-    samples = sum(len(one.document) for one in aligned)
+    activations, document_of, units = on_text(loaded, readers, found, options.repeats, reading.keep_special)
+    samples = sum(activations[0].samples)
     if samples < LEAST_SAMPLES:
         raise DataError(f"{reading.data}: the models share {samples} spans of text; expected many more")
     labels = tuple(d.label or "" for d in found.documents)
@@ -145,9 +152,9 @@ def open_text(
         samples=samples,
         documents=len(found.documents),
         untrained=lambda: [fresh(one, options.seed + at) for at, one in enumerate(activations)],
-        document_of=_documents_of(aligned, [unit.start for unit in units]),
+        document_of=lambda unit: torch.from_numpy(document_of[unit]),
         labels=labels if len(set(labels)) > 1 else None,
-        notes=found.notes,
+        notes=(*found.notes, *_lacking(readers, reading.keep_special)),
     )
     spoken = sum(len(one.ids) for one in found.tokens[0])
     told = {"kind": "text", "data": reading.data, "tokens": spoken, "units": len(units), "reading": vars(reading)}
@@ -157,12 +164,6 @@ def open_text(
 def fresh(activations: TextActivations, seed: int) -> TextActivations:
     """The same activations of a model with fresh weights."""
     return replace(activations, model=fresh_body(activations.model, seed))
-
-
-def _documents_of(aligned: Sequence[Aligned], first: Sequence[int]) -> Callable[[int], Tensor]:
-    import torch
-
-    return lambda unit: torch.from_numpy(aligned[unit].document) + first[unit]
 
 
 @dataclass(frozen=True)
@@ -193,26 +194,78 @@ def body_size(body: Any) -> int:
 
 
 def on_text(
-    loaded: Sequence[TextModel], readers: Sequence[Reader], found: Corpus, repeats: int
-) -> tuple[list[TextActivations], list[Aligned], list[Any]]:
-    """Each model's activations on the spans that all share, the spans, and the units of work."""
+    loaded: Sequence[TextModel], readers: Sequence[Reader], found: Corpus, repeats: int, special: bool = False
+) -> tuple[list[TextActivations], list[np.ndarray], list[Unit]]:
+    """Each model's activations on the spans that all share, the document of each sample, and the units of work.
+
+    With `special` the tokens before a document's windows are one more sample, and those after them, where every
+    model has some.
+    """
+    import numpy as np
+
     sizes = [len(d.text.encode(errors="surrogatepass")) for d in found.documents]
     units = make_units([len(one.ids) for one in found.tokens[0]], repeats=repeats)
     tokens = [[own[u.start : u.stop] for u in units] for own in found.tokens]
-    aligned = [align([own[u.index] for own in tokens], sizes[u.start : u.stop]) for u in units]
-    counts = [len(one.document) for one in aligned]
+    tokens_of = [[own[u.index] for own in tokens] for u in units]
+    aligned = [align(part, sizes[u.start : u.stop]) for part, u in zip(tokens_of, units, strict=True)]
+    ends = [special_samples(readers, part, at, special) for part, at in zip(tokens_of, aligned, strict=True)]
+    documents = [np.append(one.document, more.document) for one, more in zip(aligned, ends, strict=True)]
+    counts = [len(one) for one in documents]
     activations = []
     for at, (one, reader) in enumerate(zip(loaded, readers, strict=True)):
         widths = [one.body.get_submodule(site.name).weight for site in one.sites]
         named = [(site.name, site.number, _inputs(w, one.body)) for site, w in zip(one.sites, widths, strict=True)]
-        pooled = any(spans.pooled[at] for spans in aligned)
-        sample = [spans.sample[at] for spans in aligned]
+        pooled = special or any(spans.pooled[at] for spans in aligned)
+        sample = [np.append(spans.sample[at], more.sample) for spans, more in zip(aligned, ends, strict=True)]
         activations.append(
             TextActivations(
-                one.name, layers_of(named), one.body, reader, one.sites, tokens[at], sample, counts, pooled
+                one.name,
+                layers_of(named),
+                one.body,
+                reader,
+                one.sites,
+                tokens[at],
+                sample,
+                counts,
+                pooled,
+                special,
             )
         )
-    return activations, aligned, units
+    return activations, [one + u.start for one, u in zip(documents, units, strict=True)], units
+
+
+@dataclass(frozen=True)
+class Ends:
+    """Samples made of special tokens: which one each place beyond the tokens' belongs to, and their documents."""
+
+    sample: np.ndarray
+    document: np.ndarray
+
+
+def special_samples(
+    readers: Sequence[Reader], tokens: Sequence[Sequence[Tokens]], aligned: Aligned, wanted: bool
+) -> Ends:
+    """The special samples of a unit, `tokens` [models][documents]; they are numbered after its spans.
+
+    A document that some model has no token of has none: there is no window to begin.
+    """
+    import numpy as np
+
+    count = len(tokens[0])
+    spoken = np.array([all(len(own[at].ids) for own in tokens) for at in range(count)], dtype=bool)
+    sample, document = np.full(2 * count if wanted else 0, -1), np.zeros(0, dtype=np.int64)
+    for side, kind in enumerate(KINDS if wanted else ()):
+        if all(getattr(reader, kind) for reader in readers):
+            own = np.flatnonzero(spoken)
+            sample[side * count + own] = len(aligned.document) + len(document) + np.arange(len(own))
+            document = np.append(document, own)
+    return Ends(sample, document)
+
+
+def _lacking(readers: Sequence[Reader], wanted: bool) -> tuple[str, ...]:
+    """A note where special tokens are wanted and there are none that all models have."""
+    common = any(all(getattr(reader, kind) for reader in readers) for kind in KINDS)
+    return ("no special token is kept: the models have none in common",) if wanted and not common else ()
 
 
 def _inputs(weight: Tensor, body: Any) -> int:

@@ -79,7 +79,7 @@ def spool(
         _store(models, spooled, index)
         for at, one in enumerate(spooled):
             values = one.unit(index)
-            moments[at].add(values, index)
+            moments[at].add(values, frames[at](values), index)
             watch(at, index, values)
         progress(index + 1, units)
     whole = [merged(one, group) for one in moments]

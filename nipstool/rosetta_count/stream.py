@@ -158,7 +158,19 @@ def inner_sums(layers: Iterable[slice], device: object = None) -> list[Sums]:
     return [Sums.zeros(c.stop - c.start, c.stop - c.start, device) for c in layers]
 
 
-def framed(frame: Frame, values: Callable[[int], Tensor], columns: slice = slice(None)) -> Callable[[int], Tensor]:
-    """Reads a unit's columns, shifted and scaled."""
-    part = frame[columns]
-    return lambda index: part(values(index)[:, columns])
+@dataclass
+class Framed:
+    """Reads a unit, shifted and scaled. What it gives lasts until the next call: the memory is used again."""
+
+    frame: Frame
+    read: Callable[[int], Tensor]
+    _memory: Tensor | None = None
+
+    def __call__(self, index: int) -> Tensor:
+        """[S, n] in float32."""
+        import torch
+
+        values = self.read(index)
+        if self._memory is None or len(self._memory) < len(values):
+            self._memory = torch.empty(values.shape, device=values.device)
+        return self.frame(values, self._memory[: len(values)])

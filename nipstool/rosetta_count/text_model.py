@@ -47,19 +47,20 @@ def reader_of(tokeniser: Tokeniser, config: Any, context: int) -> Reader:
 
 @dataclass(frozen=True)
 class Window:
-    """A run of a document's tokens: `at` is the place of its first one among the unit's."""
+    """A run of a document's tokens: `at` is its first one's place in the unit, `document` that of the text."""
 
     at: int
     ids: list[int]
+    document: int
 
 
 def windows(documents: Sequence[Tokens], room: int) -> list[Window]:
     """Every document cut into windows of at most `room` tokens."""
     found: list[Window] = []
     at = 0
-    for document in documents:
+    for number, document in enumerate(documents):
         ids = document.ids.tolist()
-        found += [Window(at + i, ids[i : i + room]) for i in range(0, len(ids), room)]
+        found += [Window(at + i, ids[i : i + room], number) for i in range(0, len(ids), room)]
         at += len(ids)
     return found
 
@@ -75,9 +76,17 @@ def batches(found: Sequence[Window], extra: int) -> Iterator[list[Window]]:
         at += many
 
 
-def token_values(model: Any, reader: Reader, sites: Sequence[Site], documents: Sequence[Tokens]) -> Iterator[Any]:
-    """(places of tokens [t], {site: values [t, n]}) batch by batch; special tokens and padding are left out."""
+def token_values(
+    model: Any, reader: Reader, sites: Sequence[Site], documents: Sequence[Tokens], *, special: bool = False
+) -> Iterator[Any]:
+    """(places of tokens [t], {site: values [t, n]}) batch by batch; padding is left out, and special tokens.
+
+    With `special` those before a window of document d (of D, with T tokens) have the place T + d, those after it
+    T + D + d.
+    """
     import torch
+
+    tokens = sum(len(one.ids) for one in documents)
 
     device = next(model.parameters()).device
     before, extra = len(reader.prefix), len(reader.prefix) + len(reader.suffix)
@@ -88,11 +97,16 @@ def token_values(model: Any, reader: Reader, sites: Sequence[Site], documents: S
         mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows], device=device)
         values = run_until_recorded(model, sites, lambda ids=ids, mask=mask: _forward(model, ids, mask))
         keep = torch.zeros(len(rows), width, dtype=torch.bool)
+        places = []
         for row, window in enumerate(batch):
-            keep[row, before : before + len(window.ids)] = True
-        places = torch.cat([torch.arange(w.at, w.at + len(w.ids)) for w in batch])
+            first, last = (0, len(rows[row])) if special else (before, before + len(window.ids))
+            keep[row, first:last] = True
+            own = torch.arange(window.at, window.at + len(window.ids))
+            begin = torch.full((before,), tokens + window.document)
+            end = torch.full((extra - before,), tokens + len(documents) + window.document)
+            places += [begin, own, end] if special else [own]
         flat = keep.flatten().to(device)
-        yield places, {name: value.reshape(len(flat), -1)[flat] for name, value in values.items()}
+        yield torch.cat(places), {name: value.reshape(len(flat), -1)[flat] for name, value in values.items()}
 
 
 def _forward(model: Any, ids: Tensor, mask: Tensor) -> Any:
@@ -107,7 +121,8 @@ class TextActivations:
 
     Args:
         tokens: [units][documents].
-        sample: [units] the sample of every token of the unit's documents, -1 for none.
+        sample: [units] the sample of every token of the unit's documents, -1 for none; with `special` also of the
+            tokens before and after each document's windows (see token_values).
         samples: [units] how many there are.
         pooled: whether a sample may have several tokens: values are then means, in float32.
     """
@@ -121,6 +136,7 @@ class TextActivations:
     sample: Sequence[np.ndarray]
     samples: Sequence[int]
     pooled: bool
+    special: bool = False
 
     def unit(self, index: int) -> Tensor:
         """[S, n] in the model's own dtype, or float32 where tokens are pooled."""
@@ -131,10 +147,13 @@ class TextActivations:
         width = self.layers[-1].columns.stop
         out = torch.zeros(self.samples[index], width, dtype=dtype, device=parameter.device)
         sample = torch.from_numpy(self.sample[index])
-        for places, values in token_values(self.model, self.reader, self.sites, self.tokens[index]):
+        held = torch.zeros(len(out), 1, device=out.device)
+        documents = self.tokens[index]
+        for places, values in token_values(self.model, self.reader, self.sites, documents, special=self.special):
             rows = sample[places]
             used = (rows >= 0).to(parameter.device)
             rows = rows[rows >= 0].to(parameter.device)
+            held.index_add_(0, rows, torch.ones(len(rows), 1, device=out.device))
             for layer, site in zip(self.layers, self.sites, strict=True):
                 taken = values[site.name][used].to(dtype)
                 if self.pooled:
@@ -142,6 +161,5 @@ class TextActivations:
                 else:
                     out[rows, layer.columns] = taken
         if self.pooled:
-            held = sample[sample >= 0].bincount(minlength=len(out)).clamp_min(1)
-            out /= held[:, None].to(out.device)
+            out /= held.clamp_min(1)
         return out

@@ -15,7 +15,7 @@ from nipstool.rosetta_count.dense import Recorded, Settings
 from nipstool.rosetta_count.moments import Neurons
 from nipstool.rosetta_count.plan import tile_rows
 from nipstool.rosetta_count.spool import Spooled
-from nipstool.rosetta_count.stream import Found, Held, Layer, Products, framed, inner_sums
+from nipstool.rosetta_count.stream import Found, Framed, Held, Layer, Products, inner_sums
 from nipstool.rosetta_count.units import segments
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Tile:
         repeats = settings.repeats
         a = Held(partial(_read, models[0], rows), repeats, 1)
         b = Held(partial(_read, models[1], self.columns), 0, repeats + 1)
-        self.read_a, self.read_b = framed(frames[0][rows], a), framed(frames[1][self.columns], b)
+        self.read_a, self.read_b = Framed(frames[0][rows], a), Framed(frames[1][self.columns], b)
         self.products = Products.zeros(rows.stop - rows.start, _width(layers), repeats, device)
         self.own = [_moved(layer.columns, self.columns.start) for layer in layers]
         self.inner = inner_sums(self.own, device) if settings.rotate else []

@@ -1,4 +1,7 @@
-"""Models from a file.py:factory, with weights, on images. The file is run, since it is named explicitly."""
+"""Vision models on images: of a file.py:factory, with weights, and of Hugging Face folders.
+
+The file of a factory is run, since it is named explicitly.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,12 @@ import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from nipstool.kit.errors import DataError, UsageError
+from nipstool.kit.errors import DataError, NipsError, UsageError
 from nipstool.kit.files import check_input, sha256
 from nipstool.rosetta_count.count import Inputs, Subject
 from nipstool.rosetta_count.grids import Grid, common_grid, grid_of, samples
@@ -18,6 +22,7 @@ from nipstool.rosetta_count.images import Images, open_images
 from nipstool.rosetta_count.record import Site, find_sites, run_until_recorded
 from nipstool.rosetta_count.stream import Layer, layers_of
 from nipstool.rosetta_count.units import Unit, make_units
+from nipstool.rosetta_count.vision_folders import patches
 
 if TYPE_CHECKING:
     import torch
@@ -31,13 +36,24 @@ BATCH = 64
 
 @dataclass(frozen=True)
 class Factory:
-    """What a file.py:factory+weights names: a maker of fresh models, what prepares an image, and the weights."""
+    """What a name stands for: makers of fresh and of trained models, what prepares an image, the files behind."""
 
     name: str
     make: Callable[[], Any]
+    trained: Callable[[], Any]
     prepare: Callable[[Any], Any] | None
-    weights: Path | None
-    file: Path
+    files: tuple[Path, ...]
+
+
+def open_factory(name: str, image_size: int | None = None) -> Factory:
+    """The factory of a Hugging Face folder, or of file.py:factory[+weights]."""
+    from nipstool.rosetta_count import vision_folders as folders
+
+    if not Path(name).is_dir():
+        return load_factory(name)
+    files = tuple(folders.folder_files(name))
+    make, trained = partial(folders.fresh_vision, name), partial(folders.trained_vision, name)
+    return Factory(name, make, trained, folders.preparer(name, image_size), files)
 
 
 def load_factory(spec: str) -> Factory:
@@ -54,8 +70,17 @@ def load_factory(spec: str) -> Factory:
     make = getattr(module, match["name"], None)
     if not callable(make):
         raise DataError(f"{file}: has no function {match['name']!r}")
-    weights = check_input(match["weights"]) if match["weights"] else None
-    return Factory(spec, make, getattr(module, "preprocess", None), weights, file)
+    prepare = getattr(module, "preprocess", None)
+    if not match["weights"]:
+        return Factory(spec, make, make, prepare, (file,))
+    weights = check_input(match["weights"])
+
+    def trained() -> Any:
+        model = make()
+        _load(model, weights)
+        return model
+
+    return Factory(spec, make, trained, prepare, (file, weights))
 
 
 def _run(file: Path) -> ModuleType:
@@ -79,17 +104,17 @@ def build(factory: Factory, device: torch.device | str, *, trained: bool = True,
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
-            model = factory.make()
+            model = factory.trained() if trained else factory.make()
+        except NipsError:
+            raise
         except Exception as error:  # whatever the user's code raises
             raise DataError(f"{factory.name}: the factory fails: {type(error).__name__}: {error}") from error
     if not isinstance(model, nn.Module):
         raise DataError(f"{factory.name}: gives {type(model).__name__}; expected a torch module")
-    if trained and factory.weights is not None:
-        _load(model, factory.weights)
     return model.to(device).eval()
 
 
-def _load(model: nn.Module, weights: Path) -> None:
+def _load(model: Any, weights: Path) -> None:
     import torch
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -151,6 +176,7 @@ def recorded(model: nn.Module, sites: Sequence[Site], images: Tensor) -> dict[st
     except (RuntimeError, ValueError, TypeError, IndexError) as error:
         shape = "x".join(map(str, images.shape))
         raise DataError(f"the model does not take inputs {shape}: {' '.join(str(error).split())[:200]}") from error
+    values = {name: patches(model, value, images, f"the site {name}") for name, value in values.items()}
     for name, value in values.items():
         if value.dim() not in (2, 3, 4) or len(value) != len(images):
             shape = "x".join(map(str, value.shape))
@@ -163,10 +189,10 @@ def recorded(model: nn.Module, sites: Sequence[Site], images: Tensor) -> dict[st
 def open_vision(
     models: Sequence[str], reading: Reading, options: Options, stages: Stages
 ) -> tuple[Inputs, dict[str, str], dict[str, Any]]:
-    """Factories' models on images."""
+    """Vision models on images."""
     from nipstool.rosetta_count.job import same_twice
 
-    factories = [load_factory(spec) for spec in models]
+    factories = [open_factory(name, reading.image_size) for name in models]
     found = [open_images(reading.data, f.prepare, reading.image_size) for f in factories]
     for warning in [*found[0].warnings, *same_twice(models)]:
         stages.say(warning)
@@ -222,7 +248,7 @@ def _axis(value: Tensor) -> int:
 
 
 def _hashes(factories: Sequence[Factory], data: str) -> dict[str, str]:
-    files = [file for f in factories for file in (f.file, f.weights) if file is not None]
+    files = [file for factory in factories for file in factory.files]
     place = Path(data)
     files += [place] if place.is_file() else sorted(p for p in place.rglob("*") if p.is_file())
     return {str(file): sha256(file) for file in files}

@@ -17,6 +17,7 @@ from nipstool.rosetta_count.dense import Recorded, Settings, Watch, run_dense, u
 from nipstool.rosetta_count.plan import Plan, make_plan
 from nipstool.rosetta_count.results import rosetta
 from nipstool.rosetta_count.selectivity import MEASURES, Gap, Labelled, Profile, gaps, labelled
+from nipstool.rosetta_count.sketch import run_sketch
 from nipstool.rosetta_count.spool import spool
 from nipstool.rosetta_count.stream import Activations
 from nipstool.rosetta_count.tiles import run_tiles
@@ -24,6 +25,9 @@ from nipstool.rosetta_count.tiles import run_tiles
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
+
+
+UNKNOWN = "not computed by a sketch: the raw count, excess correlations, counts on parts of the samples"
 
 
 class Stages(Protocol):
@@ -124,7 +128,10 @@ def count_neurons(
         untrained=not isinstance(inputs.untrained, str),
         memory=options.memory,
         method=options.method,
+        min_r=options.min_r,
+        k=options.k,
     )
+    raw = plan.method != "sketch"
     stages.say(plan.text)
     settings = Settings(options.k, repeats, True, True, options.seed)
     profiles = _profiles(inputs)
@@ -140,7 +147,8 @@ def count_neurons(
         min_r=options.min_r,
         documents=inputs.documents,
         told=told,
-        notes=_notes(inputs, options, repeats),
+        raw=raw,
+        notes=[*_notes(inputs, options, repeats), *([] if raw else [UNKNOWN])],
     )
     for profile in profiles:
         group.add([profile.sums, profile.counts])
@@ -183,6 +191,18 @@ def _pass(
             models, inputs.units, folder, group=group, watch=watch, device=options.device, progress=progress
         )
         spooled, frames, neurons, samples = found
+        if method == "sketch":
+            return run_sketch(
+                spooled,
+                neurons,
+                inputs.units,
+                settings,
+                samples=samples,
+                min_r=options.min_r,
+                group=group,
+                device=options.device,
+                progress=progress,
+            )
         return run_tiles(
             spooled,
             frames,

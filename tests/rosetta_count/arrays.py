@@ -9,6 +9,7 @@ from torch import Tensor
 
 from nipstool.rosetta_count.dense import Recorded, Settings, run_dense
 from nipstool.rosetta_count.stream import Layer, layers_of
+from nipstool.rosetta_count.work import Outcome
 
 
 @dataclass
@@ -31,6 +32,28 @@ class Arrays:
 
     def unit(self, index: int) -> Tensor:
         return self.values[index * self.rows : (index + 1) * self.rows]
+
+
+def numbers(outcome: Outcome) -> dict[str, Tensor]:
+    """All that a count found, in full precision: neighbours, statistics, q, the highest r of every control."""
+    count = outcome.count
+    found = {}
+    for at, neurons in enumerate(count.neurons):
+        names = ("mean", "deviation", "skew", "kurtosis", "sparseness", "frequency", "live")
+        found |= {f"{at}.{name}": getattr(neurons, name).double() for name in names}
+    for at, (pair, best) in enumerate(zip(count.pairs, count.best, strict=True)):
+        tallies = [*pair.permuted, *([pair.rotated] if pair.rotated else [])]
+        kinds = ("raw", "kept", "thresholded", "highest")
+        values = [[getattr(tally, kind) for kind in kinds] for tally in tallies]
+        found[f"pair.{at}.controls"] = torch.tensor(
+            [[torch.nan if v is None else v for v in row] for row in values], dtype=torch.float64
+        )
+        found[f"pair.{at}.q"] = torch.from_numpy(pair.q.copy())
+        for side, one in enumerate(best):
+            found |= {f"pair.{at}.{side}.r": one.r.clone(), f"pair.{at}.{side}.index": one.index.double()}
+    if count.excess is not None:
+        found["excess"] = torch.from_numpy(count.excess.copy())
+    return found
 
 
 def passed(*models: Arrays, **settings: object) -> Recorded:

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from arrays import related
+import torch
+from arrays import numbers, related
+from safetensors.torch import load_file
 
 from nipstool.rosetta_count.job import Request, run
 from nipstool.rosetta_count.results import NEURONS, PAIRS
-from nipstool.rosetta_count.work import Options
+from nipstool.rosetta_count.work import Options, Outcome
 
 KILLED = """
 import os, signal, sys
@@ -20,7 +22,7 @@ from nipstool.rosetta_count.dumps import DumpActivations
 from nipstool.rosetta_count.job import Request, run
 from nipstool.rosetta_count.work import Options
 
-folder, method = sys.argv[1:]
+folder, method, min_r = sys.argv[1:]
 read = DumpActivations.unit
 
 def unit(self, index):
@@ -30,21 +32,28 @@ def unit(self, index):
 
 DumpActivations.unit = unit
 run(Request((f"{folder}/a.npy", f"{folder}/b.npy"), f"{folder}/out", acts=True, checkpoint_seconds=0.0,
-            options=Options(method=method)))
+            options=Options(method=method, min_r=float(min_r))))
 """
 
 SHARED = """
 import sys, torch
 torch.set_num_threads(1)
+from safetensors.torch import save_file
 from nipstool.kit.distributed import joined
 from nipstool.rosetta_count.job import Request, run
 from nipstool.rosetta_count.work import Options
 
-folder, method = sys.argv[1:]
+folder, method, min_r, tests = sys.argv[1:]
+sys.path.insert(0, tests)
+from arrays import numbers
+
 with joined("cpu") as group:
     assert group.size == 2
     models = (f"{folder}/a.npy", f"{folder}/b.npy")
-    run(Request(models, f"{folder}/two", acts=True, options=Options(method=method)), group=group)
+    options = Options(method=method, min_r=float(min_r))
+    found = run(Request(models, f"{folder}/two", acts=True, options=options), group=group)
+    if group.rank == 0:
+        save_file(numbers(found.outcome), f"{folder}/two.safetensors")
 """
 
 
@@ -57,31 +66,31 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def count(folder: Path, output: str, method: str = "dense", **more: object) -> Path:
+def count(folder: Path, output: str, method: str, min_r: float, **more: object) -> Outcome:
     models = (str(folder / "a.npy"), str(folder / "b.npy"))
-    options = Options(method=method)
-    run(Request(models, str(folder / output), acts=True, options=options, **more))  # type: ignore[arg-type]
-    return folder / output
+    request = Request(models, str(folder / output), acts=True, options=Options(method=method, min_r=min_r), **more)  # type: ignore[arg-type]
+    return run(request).outcome
 
 
-@pytest.mark.parametrize("method", ["dense", "spool"])
-def test_a_killed_run_is_taken_up_bit_by_bit(folder: Path, method: str):
-    whole = count(folder, "whole", method)
-    killed = subprocess.run([sys.executable, "-c", KILLED, str(folder), method], timeout=300)
+@pytest.mark.parametrize(("method", "min_r"), [("dense", 0.0), ("spool", 0.0), ("sketch", 0.3)])
+def test_a_killed_run_is_taken_up_bit_by_bit(folder: Path, method: str, min_r: float):
+    count(folder, "whole", method, min_r)
+    killed = subprocess.run([sys.executable, "-c", KILLED, str(folder), method, str(min_r)], timeout=300)
     assert killed.returncode == -signal.SIGKILL
     assert (folder / ".out.sums").is_dir()
-    resumed = count(folder, "out", method, resume=True)
+    count(folder, "out", method, min_r, resume=True)
     for name in (PAIRS, NEURONS, "anchors.json"):
-        assert (resumed / name).read_bytes() == (whole / name).read_bytes(), name
+        assert (folder / "out" / name).read_bytes() == (folder / "whole" / name).read_bytes(), name
     assert not (folder / ".out.sums").exists()
 
 
-@pytest.mark.parametrize("method", ["dense", "spool"])
-def test_two_processes_find_what_one_finds(folder: Path, method: str):
-    one = count(folder, "one", method)
+@pytest.mark.parametrize(("method", "min_r"), [("dense", 0.0), ("spool", 0.0), ("sketch", 0.3)])
+def test_two_processes_find_what_one_finds(folder: Path, method: str, min_r: float):
+    torch.set_num_threads(1)  # as in both processes
+    one = count(folder, "one", method, min_r)
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", SHARED, str(folder), method],
+            [sys.executable, "-c", SHARED, str(folder), method, str(min_r), str(Path(__file__).parent)],
             env={
                 **os.environ,
                 **{"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "OMP_NUM_THREADS": "1"},
@@ -92,9 +101,11 @@ def test_two_processes_find_what_one_finds(folder: Path, method: str):
         for rank in range(2)
     ]
     assert [process.wait(timeout=300) for process in ranks] == [0, 0]
-    for name, most in ((PAIRS, 2e-9), (NEURONS, 1e-6)):  # of what the files show: nine and seven digits
-        ours, theirs = ((place / name).read_text().splitlines() for place in (folder / "two", one))
-        assert len(ours) == len(theirs)
-        for mine, other in zip(ours, theirs, strict=True):
-            for left, right in zip(mine.split(","), other.split(","), strict=True):
-                assert left == right or abs(float(left) - float(right)) <= most * max(1.0, abs(float(right)))
+    ours, theirs = load_file(folder / "two.safetensors"), numbers(one)
+    assert ours.keys() == theirs.keys()
+    for name, mine in ours.items():
+        known = theirs[name].isfinite()
+        assert torch.equal(mine.isfinite(), known), name
+        assert torch.allclose(mine[known], theirs[name][known], rtol=1e-9, atol=1e-9), name
+    for name in (PAIRS, "anchors.json"):
+        assert (folder / "two" / name).exists()
