@@ -1,5 +1,6 @@
 """Track what cannot be seen: Neural Bayesian Filtering (NBF) on a stream, one belief a line."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -108,6 +109,7 @@ def run(
       tail -f sensor.ndjson | nipstool filter-nbf --domain model.py | jq .mean
       nipstool filter-nbf --domain nile nile.csv --columns flow=volume
     """
+    _one_thread()
     from nipstool.filter_nbf import Contents, RowReader, Tracks, choose_belief, load_domain
     from nipstool.filter_nbf.arguments import COVS, check_outputs, one_of, pairs, parameters, settings_of
     from nipstool.filter_nbf.session import Leavings, run_session
@@ -210,6 +212,7 @@ def train(
     if group.rank > 0:
         return
     result = {"output": output, "beliefs": done.beliefs, "steps": steps, "validation": done.validation}
+    result["coverage"] = done.coverage
     if Path(output).is_file():
         run.write(Path(output), device=str(where), seed=seed, inputs={}, result=result)
     if terminal.json:
@@ -217,6 +220,8 @@ def train(
     rows = [(f"{n} particles", value) for n, value in done.validation.items()]
     if rows:
         terminal.table("Negative log density on held-back scenarios (nats)", ("a belief seen as", "value"), rows)
+    if done.coverage is not None:
+        terminal.text(f"{done.coverage:.0%} of held-back particles lie within their 90 % intervals")
     terminal.text(f"wrote {output}: {done.beliefs} beliefs of {scenarios} scenarios, {steps} steps")
 
 
@@ -285,6 +290,7 @@ def evaluate(
     Example:
       nipstool filter-nbf evaluate --domain arena --scenarios 16
     """
+    _one_thread()
     from nipstool.filter_nbf import choose_belief, load_domain
     from nipstool.filter_nbf.arguments import COVS, check_outputs, one_of, parameters, settings_of
     from nipstool.filter_nbf.evaluate import DYNAMICS, Method, contenders, example
@@ -335,10 +341,8 @@ def _show_scores(
         keys, columns = [*keys, "ms_per_step"], [*columns, "ms/step"]
     shown = [(name, *(r[key] for key in keys)) for name, r in rows.items()]
     terminal.table(f"{scenarios} scenarios, {kind} dynamics", columns, shown)
-    ratios = [
-        (name, _with_interval(r["evidence_ratio"]), _with_interval(r["distance_ratio"]))
-        for name, r in rows.items()
-    ]
+    interval = "{:.3f} ({:.3f} to {:.3f})".format
+    ratios = [(name, interval(*r["evidence_ratio"]), interval(*r["distance_ratio"])) for name, r in rows.items()]
     terminal.table(
         f"Ratios to {names[1]} (95 % intervals over scenarios)", ("filter", "evidence", "distance"), ratios
     )
@@ -346,10 +350,6 @@ def _show_scores(
         f"the two references differ by {found.reference_evidence:.3g} in evidence (RMSE)"
         f" and {found.reference_distance:.3g} in energy distance"
     )
-
-
-def _with_interval(ratio: tuple[float, float, float]) -> str:
-    return "{:.3f} ({:.3f} to {:.3f})".format(*ratio)
 
 
 def _report(terminal: Terminal, tally: "Tally", label: str) -> None:
@@ -379,6 +379,12 @@ def _writer(terminal: Terminal, note: str) -> Callable[[str], None]:
         _write(text)
 
     return write
+
+
+def _one_thread() -> None:
+    """Before numpy is loaded: the matrices of a belief are small, and threads would only wait for each other."""
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(name, "1")
 
 
 def _write(text: str) -> None:

@@ -65,7 +65,7 @@ def _sets(tracks: Tracks, answers: Sequence[Answer]) -> tuple[np.ndarray, np.nda
 def _place(tracks: Tracks, answer: Answer, mean: np.ndarray) -> str:
     """The mean in the units of the input, where the domain has such and knows how to get there."""
     track = answer.track
-    if track is None or not (tracks.dynamics.has("describe") and np.isfinite(track.origin).all()):
+    if track is None or not (tracks.dynamics.has("describe") and all(map(isfinite, track.origin.tolist()))):
         return ""
     place = tracks.dynamics.model.describe(mean, track.origin)
     return ', "place": {' + ", ".join(f'"{name}": {value:.10g}' for name, value in place.items()) + "}"
@@ -88,10 +88,17 @@ def as_line(value: Any) -> str:
         return "null"
     if type(value) is float and isfinite(value):
         return repr(value)
+    if type(value) is str:
+        return _quoted(value)
     try:
         return json.dumps(value, allow_nan=False)
     except (ValueError, TypeError):
         return to_json(value)
+
+
+@lru_cache(1 << 12)  # a stream says the same few ids again and again
+def _quoted(text: str) -> str:
+    return json.dumps(text)
 
 
 @lru_cache(64)
@@ -140,8 +147,8 @@ def _modes(tracks: Tracks, x: np.ndarray, logw: np.ndarray, mean: np.ndarray, co
     """Modes by the belief's own form: the mixture's, or those of the particles."""
     mixture = getattr(tracks.belief, "mixture", None)
     if mixture is not None and getattr(tracks.belief, "generator", "") == "gmm":
-        w, means, covs = mixture(x, logw)
-        return [mixture_modes(w[b], means[b], covs[b]) for b in range(len(x))]
+        found = mixture(x, logw)
+        return [mixture_modes(found.w[b], found.mean[b], found.root[b]) for b in range(len(x))]
     centred = deviations(x, mean, tracks.dynamics.angles)
     roots = cholesky(cov, x)
     w = np.exp(logw)

@@ -41,24 +41,3 @@ def normal_logpdf(residual: Array, sd: Any) -> Array:
     found *= -0.5 / (sd * sd)
     found -= log_sd + 0.5 * math.log(2.0 * math.pi)
     return found
-
-
-class TorchDraws:
-    """What domains ask of `rng`, drawn by torch on the generator's device.
-
-    >>> import torch
-    >>> TorchDraws(torch.Generator().manual_seed(0)).random((2, 3)).shape
-    torch.Size([2, 3])
-    """
-
-    def __init__(self, generator: Any, dtype: Any = None):
-        self._torch = sys.modules["torch"]
-        self._how = {"generator": generator, "device": generator.device, "dtype": dtype}
-
-    def standard_normal(self, size: tuple[int, ...]) -> Array:
-        """Independent N(0, 1) of this shape."""
-        return self._torch.randn(size, **self._how)
-
-    def random(self, size: tuple[int, ...]) -> Array:
-        """Independent uniforms in [0, 1) of this shape."""
-        return self._torch.rand(size, **self._how)

@@ -17,7 +17,7 @@ from nipstool.filter_nbf.draws import Draws
 from nipstool.filter_nbf.model import Dynamics
 from nipstool.filter_nbf.weights import moments, resampled
 
-ROUNDS = 3  # of drawing again what fell on impossible states
+TRIES = 3  # at drawing again what fell on an impossible state
 FEW = 16.0  # effective particles below which a Gaussian is widened by some of the unweighted spread
 KERNEL = 0.5  # of Silverman's bandwidth: a mixture of kernels that wide would smooth over modes
 
@@ -37,6 +37,8 @@ class Belief(Protocol):
     """Share of the particles that systematic resampling keeps, by default."""
     threshold: float
     """Share of n below which the effective size calls for fresh particles, by default."""
+    stage_size: float
+    """Share of n that every stage of a tempered update must leave, by default."""
 
     def sample(self, dynamics: Dynamics, x: np.ndarray, logw: np.ndarray, count: int, draws: Draws) -> Sample: ...
 
@@ -44,7 +46,7 @@ class Belief(Protocol):
 class Bootstrap:
     """The particles themselves, as in a plain particle filter (Gordon et al. 1993)."""
 
-    keep, threshold = 1.0, 0.5
+    keep, threshold, stage_size = 1.0, 0.5, 0.2
 
     def sample(self, dynamics: Dynamics, x: np.ndarray, logw: np.ndarray, count: int, draws: Draws) -> Sample:
         """Systematic resampling."""
@@ -54,7 +56,7 @@ class Bootstrap:
 class Kernel:
     """A Gaussian kernel around every particle (Musso, Oudjane and Le Gland 2001)."""
 
-    keep, threshold = 0.5, 0.5
+    keep, threshold, stage_size = 0.5, 0.5, 0.2
 
     def __init__(self, width: float = KERNEL):
         self.width = width
@@ -67,11 +69,12 @@ class Kernel:
         width = self.width * (4.0 / (d + 2)) ** (1.0 / (d + 4)) * n ** (-1.0 / (d + 4))
         root = width * cholesky(cov, x)
 
-        def draw(rows: np.ndarray) -> np.ndarray:
-            noise = draws.take(rows).standard_normal((len(rows), count, d))
-            return dynamics.snap(base[rows] + noise @ np.swapaxes(root[rows], -1, -2))
+        x0 = dynamics.snap(base + draws.standard_normal((len(x), count, d)) @ np.swapaxes(root, -1, -2))
 
-        return Sample(possible(dynamics, draw, base), unknown(x))
+        def again(rows: np.ndarray, places: np.ndarray) -> np.ndarray:
+            return base[rows, places] + np.einsum("lij,lj->li", root[rows], draws.normals_of(rows, d))
+
+        return Sample(possible(dynamics, x0, again, lambda rows: base[rows]), unknown(x))
 
 
 class Gaussian:
@@ -82,7 +85,7 @@ class Gaussian:
             where d is at least 8.
     """
 
-    keep, threshold = 0.0, 0.5
+    keep, threshold, stage_size = 0.0, 0.5, 0.2
 
     def __init__(self, cov: str = "auto"):
         self.cov = cov
@@ -90,14 +93,16 @@ class Gaussian:
     def sample(self, dynamics: Dynamics, x: np.ndarray, logw: np.ndarray, count: int, draws: Draws) -> Sample:
         """Draws of N(mean, cov) in opposite pairs."""
         mean, root = self.fit(dynamics, x, logw)
+        noise = draws.opposites((len(x), count, x.shape[-1]))
+        fresh = dynamics.snap(mean[:, None] + noise @ np.swapaxes(root, -1, -2))
 
-        def draw(rows: np.ndarray) -> np.ndarray:
-            noise = draws.take(rows).opposites((len(rows), count, x.shape[-1]))
-            return dynamics.snap(mean[rows, None] + noise @ np.swapaxes(root[rows], -1, -2))
+        def again(rows: np.ndarray, places: np.ndarray) -> np.ndarray:
+            return mean[rows] + np.einsum("lij,lj->li", root[rows], draws.normals_of(rows, x.shape[-1]))
 
-        needs_base = dynamics.has("valid")
-        base = resample(x, logw, count, draws) if needs_base else x[:, :0]
-        return Sample(possible(dynamics, draw, base), unknown(x))
+        def own(rows: np.ndarray) -> np.ndarray:
+            return resample(x[rows], logw[rows], count, draws.take(rows))
+
+        return Sample(possible(dynamics, fresh, again, own), unknown(x))
 
     def fit(self, dynamics: Dynamics, x: np.ndarray, logw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """(B, d) means and (B, d, d) lower roots of the covariances."""
@@ -142,16 +147,28 @@ def cholesky(cov: np.ndarray, x: np.ndarray) -> np.ndarray:
     return np.sqrt(spread)[..., None] * np.eye(x.shape[-1])
 
 
-def possible(dynamics: Dynamics, draw: Callable[[np.ndarray], np.ndarray], base: np.ndarray) -> np.ndarray:
-    """What `draw(rows)` gives; the impossible is drawn again a few times, then taken from `base`."""
-    x = draw(np.arange(len(base)))
+def possible(
+    dynamics: Dynamics,
+    x: np.ndarray,
+    again: Callable[[np.ndarray, np.ndarray], np.ndarray],
+    own: Callable[[np.ndarray], np.ndarray],
+) -> np.ndarray:
+    """x (B, count, d) with impossible particles replaced: by the first possible of a few draws, or one of the set.
+
+    Args:
+        again: (L,) tracks and places of particles -> (L, d) other draws for them.
+        own: (R,) tracks -> (R, count, d) particles of their sets.
+    """
     if not dynamics.has("valid"):
         return x
-    for last in range(ROUNDS):
-        bad = ~dynamics.valid(x)
-        rows = np.flatnonzero(bad.any(-1))
-        if not len(rows):
-            break
-        again = base[rows] if last == ROUNDS - 1 else draw(rows)
-        x[rows] = np.where(bad[rows, :, None], again, x[rows])
+    rows, places = np.nonzero(~dynamics.valid(x))
+    if not len(rows):
+        return x
+    fresh = dynamics.snap(again(rows.repeat(TRIES), places.repeat(TRIES))[None])
+    good = dynamics.valid(fresh).reshape(-1, TRIES)
+    x[rows, places] = fresh.reshape(-1, TRIES, x.shape[-1])[np.arange(len(rows)), good.argmax(1)]
+    bad = ~good.any(1)
+    if bad.any():
+        lost, which = np.unique(rows[bad], return_inverse=True)
+        x[rows[bad], places[bad]] = own(lost)[which, places[bad]]
     return x

@@ -62,6 +62,12 @@ class Draws:
         np.negative(some[:, : size[1] // 2], out=out[:, 1::2])
         return out
 
+    def normals_of(self, rows: np.ndarray, d: int) -> np.ndarray:
+        """(L, d) independent N(0, 1): every track draws as many as it has in `rows`, (L,) and in order."""
+        counts = np.bincount(rows, minlength=len(self.generators))
+        some = np.flatnonzero(counts).tolist()
+        return np.concatenate([self.generators[b].standard_normal((counts[b], d)) for b in some])
+
     def random(self, size: tuple[int, ...]) -> np.ndarray:
         """(B, ...) independent uniforms in [0, 1)."""
         return self._fill(size, np.random.Generator.random)

@@ -164,6 +164,7 @@ def silu(x: Array) -> Array:
     if xp is not np:
         return xp.nn.functional.silu(x)
     below = np.negative(x)
-    np.exp(below, out=below)
+    with np.errstate(over="ignore"):  # infinite is right: x / inf is 0
+        np.exp(below, out=below)
     below += 1.0
     return np.divide(x, below, out=below)

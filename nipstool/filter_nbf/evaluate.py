@@ -62,14 +62,15 @@ def filtered(
 ) -> Iterator[tuple[Cloud, float, float]]:
     """The belief after each row of a scenario, its log evidence, and its off-family score."""
     cloud: Cloud | None = None
-    collapses, dt, held = np.zeros(1, dtype=int), np.array([np.nan]), scenario.u[:1]
+    none, one = np.zeros(1, dtype=int), np.ones(1)
+    collapses, dt, held = none, np.array([np.nan]), scenario.u[:1]
     for k in range(len(scenario.y)):
         draws = Draws([key.at(k)])
         cloud = prior(dynamics, method.settings.n, draws) if cloud is None else cloud
         y, u = scenario.y[k : k + 1], scenario.u[k : k + 1]
         cloud, outcome = step(dynamics, method.belief, method.settings, cloud, dt, held, y, u, draws, collapses)
-        collapses = collapses + 1 if outcome.collapsed[0] else np.zeros(1, dtype=int)
-        dt, held = np.ones(1), u
+        collapses = collapses + 1 if outcome.collapsed[0] else none
+        dt, held = one, u
         yield cloud, float(outcome.loglik[0]), float(outcome.off_family[0])
 
 
@@ -251,18 +252,21 @@ def summary(found: Evaluation, base: str, *, timing: bool = True) -> dict[str, d
 
 
 def example(
-    dynamics: Dynamics, methods: Mapping[str, Method], kind: str, seed: int, *, tried: int = 8, steps: int = 40
+    dynamics: Dynamics, methods: Mapping[str, Method], kind: str, seed: int, *, tried: int = 16, steps: int = 40
 ) -> list[tuple[str, list[Snapshot]]]:
-    """Beliefs of every method at the same eight times, on the one scenario of some where the last is worst."""
-    worst: tuple[float, Dynamics, Scenario] | None = None
-    last = list(methods.values())[-1]
+    """Beliefs of every method at the same eight times, on the one scenario of some where the evidence of the last
+    is farthest behind that of the first.
+    """
+    first, *_, last = methods.values()
+
+    def evidence(member: Dynamics, method: Method, scenario: Scenario) -> float:
+        return sum(gain for _, gain, _ in filtered(member, method, scenario, KeyedGenerator(seed, "example")))
+
+    found: list[tuple[float, Dynamics, Scenario]] = []
     for member, rng in members(dynamics, kind, tried, seed):
         scenario = simulate(member, steps, rng)
-        gain = sum(gain for _, gain, _ in filtered(member, last, scenario, KeyedGenerator(seed, "example")))
-        if worst is None or gain < worst[0]:
-            worst = (gain, member, scenario)
-    assert worst is not None  # at least one was tried
-    _, member, scenario = worst
+        found.append((evidence(member, first, scenario) - evidence(member, last, scenario), member, scenario))
+    _, member, scenario = max(found, key=lambda one: one[0])
     times = set(np.linspace(0, steps - 1, 8).round().astype(int).tolist())
     place = list(dynamics.positions[:2])
     return [

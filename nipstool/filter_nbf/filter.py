@@ -14,6 +14,7 @@ where one stage would leave too few particles alive.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,8 +24,8 @@ from nipstool.filter_nbf.draws import Draws
 from nipstool.filter_nbf.model import Dynamics
 from nipstool.filter_nbf.weights import Tempering, weigh
 
-HALVINGS = 8  # of the interval for a stage's exponent
-SMALL = 1 << 10  # log weights up to which several halvings are tried at once
+POINTS = 16  # of the grid for a stage's exponent, a power of two
+SMALL = 1 << 12  # log weights up to which all of them are tried at once
 LOST_AFTER = 3  # collapses in a row until the prior is asked again
 INFLATION = 2.0  # of the kernel after a collapse, in Silverman's bandwidths
 
@@ -34,9 +35,9 @@ class Settings:
     """How the loop runs.
 
     n: particles. regenerate: "ess", "always" or "never".
-    threshold: share of n below which "ess" acts. keep: share that resampling keeps. None: as the belief has it.
-    temper: whether updates may go in stages. stage_size: share of n that a stage must leave. stages: the most a
-    step may take. least: smallest exponent.
+    threshold: share of n below which "ess" acts. keep: share that resampling keeps. stage_size: share of n that a
+    stage of an update must leave. None: as the belief has it.
+    temper: whether updates may go in stages. stages: the most a step may take. least: smallest exponent.
     max_dt: longest time that the model is asked to bridge at once.
     """
 
@@ -45,7 +46,7 @@ class Settings:
     threshold: float | None = None
     keep: float | None = None
     temper: bool = True
-    stage_size: float = 0.3
+    stage_size: float | None = None
     stages: int = 20
     least: float = 0.02
     max_dt: float | None = None
@@ -82,6 +83,11 @@ class Outcome:
     collapsed: np.ndarray
 
 
+def alive_at_least(belief: Belief, settings: Settings) -> float:
+    """Effective particles that a stage of an update must leave."""
+    return settings.n * (belief.stage_size if settings.stage_size is None else settings.stage_size)
+
+
 def prior(dynamics: Dynamics, n: int, draws: Draws) -> Cloud:
     """n equally weighted draws of the prior for each track."""
     return uniform(dynamics.init_sample(n, draws))
@@ -114,7 +120,7 @@ def step(
         collapses: (B,) how many rows before this one left no particle alive.
     """
     cloud, regenerated, off = _regenerate_where_low(dynamics, belief, settings, cloud, dt, draws)
-    if dt.min() > 0.0:
+    if all(time > 0.0 for time in dt.tolist()):
         moved = dynamics.transition_sample(cloud.x, held, dt, draws, settings.max_dt)
         cloud = Cloud(moved, cloud.logw, cloud.ess)
     elif len(rows := np.flatnonzero(dt > 0.0)):
@@ -136,12 +142,13 @@ def _regenerate_where_low(
     elif settings.regenerate == "never":
         low = np.zeros(len(dt), dtype=bool)
     off = unknown(cloud.x)
-    if not low.any():
+    if True not in (each := low.tolist()):
         return cloud, low, off
+    if False not in each:
+        fresh, off = renew(dynamics, belief, settings, cloud.x, cloud.logw, draws)
+        return uniform(fresh), low, off
     rows = np.flatnonzero(low)
-    fresh, off[rows] = renew(
-        dynamics, belief, settings, cloud.x[rows], cloud.logw[rows], draws.take(rows), cloud.ess[rows]
-    )
+    fresh, off[rows] = renew(dynamics, belief, settings, cloud.x[rows], cloud.logw[rows], draws.take(rows))
     return _put(cloud, rows, uniform(fresh)), low, off
 
 
@@ -152,7 +159,6 @@ def renew(
     x: np.ndarray,
     logw: np.ndarray,
     draws: Draws,
-    ess: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
     """(B, n, d) equally weighted particles for weighted ones, and how far off its family each belief is."""
     n = x.shape[1]
@@ -181,28 +187,29 @@ def _weight(
     before: tuple[np.ndarray, np.ndarray],
 ) -> tuple[Cloud, Outcome]:
     """Weights times the likelihood, in stages where one would leave too few alive."""
-    if np.isnan(y).all():  # also where nothing is ever observed
+    if not y.size or (math.isnan(y.sum()) and np.isnan(y).all()):
         nothing = np.zeros(len(y))
         none = np.zeros(len(y), dtype=bool)
         return cloud, Outcome(nothing, nothing.astype(int), *before, ~none, none)
     loglik, told = dynamics.log_likelihood(y, cloud.x, u)
     logw, gain, ess = weigh(cloud.logw + loglik)
-    dead = gain == -np.inf
     stages = told.astype(int)
     found = Cloud(cloud.x, logw, ess)
-    if settings.temper and ess.min() < settings.stage_size * cloud.x.shape[1]:
-        low = np.flatnonzero(told & ~dead & (ess < settings.stage_size * cloud.x.shape[1]))
+    goal = alive_at_least(belief, settings)
+    if settings.temper and min(ess.tolist()) < goal:  # for few tracks a list is quicker to go through
+        low = np.flatnonzero(told & (ess < goal))
         part = Cloud(cloud.x[low], cloud.logw[low], cloud.ess[low])
         tempered, gain[low], stages[low], off = _temper(
             dynamics, belief, settings, part, loglik[low], y[low], u[low], draws.take(low)
         )
         before[1][low] = np.fmax(before[1][low], off)
         found = _put(found, low, tempered)
-    if dead.any():
+    dead = gain == -np.inf
+    if min(gain.tolist()) == -np.inf:
         lost = np.flatnonzero(dead)
         part = Cloud(cloud.x[lost], cloud.logw[lost], cloud.ess[lost])
         found = _put(found, lost, _revive(dynamics, part, draws.take(lost), collapses[lost] + 1))
-    return found, Outcome(gain, stages, *before, np.logical_not(told), np.asarray(dead))
+    return found, Outcome(gain, stages, *before, ~told, dead)
 
 
 def _temper(
@@ -221,8 +228,9 @@ def _temper(
     power, gain, off = np.zeros(size), np.zeros(size), unknown(x)
     stages = np.zeros(size, dtype=int)
     rows, now, weights = np.arange(size), cloud.x, cloud.logw  # those that are not done yet
+    goal = alive_at_least(belief, settings)
     while len(rows):
-        share = _next_power(settings, loglik, weights, 1.0 - power[rows], stages[rows])
+        share = next_power(settings, goal, loglik, weights, 1.0 - power[rows], stages[rows])
         with np.errstate(invalid="ignore"):
             weights, more, alive = weigh(weights + share[:, None] * loglik)
         gain[rows] += more
@@ -231,10 +239,10 @@ def _temper(
         x[rows], logw[rows], ess[rows] = now, weights, alive
         going = power[rows] < 1.0 - 1e-9
         if not going.all():
-            rows, now, weights, alive = rows[going], now[going], weights[going], alive[going]
+            rows, now, weights = rows[going], now[going], weights[going]
         if not len(rows):
             break
-        now, found = renew(dynamics, belief, settings, now, weights, draws.take(rows), alive)
+        now, found = renew(dynamics, belief, settings, now, weights, draws.take(rows))
         off[rows] = np.fmax(off[rows], found)
         weights = np.full((len(rows), n), -np.log(n))
         loglik, _ = dynamics.log_likelihood(y[rows], now, u[rows])
@@ -246,43 +254,48 @@ def _temper(
     return Cloud(x, logw, ess), gain, stages, off
 
 
-def _next_power(
-    settings: Settings, loglik: np.ndarray, logw: np.ndarray, left: np.ndarray, stages: np.ndarray
+def next_power(
+    settings: Settings,
+    goal: float,
+    loglik: np.ndarray,
+    logw: np.ndarray,
+    left: np.ndarray,
+    stages: np.ndarray,
 ) -> np.ndarray:
-    """(B,) the largest share of the exponent left that keeps enough particles alive, found by bisection."""
-    goal = settings.stage_size * loglik.shape[1]
+    """(B,) the largest share of the exponent left that keeps `goal` effective particles alive, all but exactly."""
     tempering = Tempering.of(loglik, logw)
-    enough = tempering.sizes(left[:, None])[:, 0] >= goal
-    enough |= stages >= settings.stages - 1
+    alive = tempering.sizes(left[:, None])[:, 0]
+    enough = (alive >= goal) | (stages >= settings.stages - 1) | (left <= settings.least)
     if enough.all():
         return left
     if enough.any():
         share, rows = left.copy(), np.flatnonzero(~enough)
-        share[rows] = _bisected(settings, tempering.take(rows), left[rows], goal)
+        share[rows] = _searched(settings.least, tempering.take(rows), left[rows], alive[rows], goal)
         return share
-    return _bisected(settings, tempering, left, goal)
+    return _searched(settings.least, tempering, left, alive, goal)
 
 
-def _bisected(settings: Settings, tempering: Tempering, left: np.ndarray, goal: float) -> np.ndarray:
-    low, high = np.zeros_like(left), left
-    # small sets cost calls and large ones numbers: several halvings at once, or one after the other
-    at_once = 4 if tempering.loglik.size <= SMALL else 2 if tempering.loglik.size <= 8 * SMALL else 1
-    for _ in range(0, HALVINGS, at_once):
-        points = np.stack([low, high], axis=1)
-        for _ in range(at_once):
-            points = _with_middles(points)
-        alive = tempering.sizes(points[:, 1:-1]) >= goal
-        place = np.arange(len(low)), np.logical_and.accumulate(alive, axis=1).sum(1)
-        low, high = points[place], points[place[0], place[1] + 1]
-    return np.minimum(np.maximum(low, settings.least), left)
+def _searched(least: float, tempering: Tempering, most: np.ndarray, alive: np.ndarray, goal: float) -> np.ndarray:
+    """(B,) the exponent between `least` and `most`, which leaves `alive` < goal, that leaves `goal` alive.
 
-
-def _with_middles(points: np.ndarray) -> np.ndarray:
-    """(B, 2 k - 1) points with the middles of (B, k) neighbours in between."""
-    out = np.empty((len(points), 2 * points.shape[1] - 1))
-    out[:, ::2] = points
-    out[:, 1::2] = 0.5 * (points[:, 1:] + points[:, :-1])
-    return out
+    By halving a geometric grid, then between two of its points, where the logarithm of what is alive is nearly
+    linear in that of the exponent.
+    """
+    rows = np.arange(len(most))
+    ratio = np.log(most / least) / POINTS
+    grid = least * np.exp(ratio[:, None] * np.arange(POINTS))
+    # small sets cost calls and large ones numbers: every point at once, or one after the other
+    table = tempering.sizes(grid[:, 1:]) if tempering.loglik.size <= SMALL else None
+    low, high = np.zeros(len(most), dtype=int), np.full(len(most), POINTS)
+    above, below = np.full(len(most), goal), alive
+    while (high - low).max() > 1:
+        middle = (low + high) // 2
+        found = tempering.sizes(grid[rows, middle, None])[:, 0] if table is None else table[rows, middle - 1]
+        fine = found >= goal
+        low, high = np.where(fine, middle, low), np.where(fine, high, middle)
+        above, below = np.where(fine, found, above), np.where(fine, below, found)
+    step = np.log(above / goal) / np.log(above / np.maximum(below, 1e-300))
+    return grid[rows, low] * np.exp(ratio * step)
 
 
 def _revive(dynamics: Dynamics, cloud: Cloud, draws: Draws, collapses: np.ndarray) -> Cloud:

@@ -35,10 +35,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class Fitted:
-    """How many beliefs were learned from, and mean negative log densities (nats) on held-back scenarios."""
+    """How many beliefs were learned from; validation and coverage as Training has them."""
 
     beliefs: int
     validation: dict[str, float]
+    coverage: float | None
 
 
 def fit(
@@ -84,4 +85,4 @@ def fit(
         save(output, done.checkpoint.params, done.checkpoint.about, force=force)
         if journal is not None:
             journal.remove()
-    return Fitted(len(family.sets), done.validation)
+    return Fitted(len(family.sets), done.validation, done.coverage)

@@ -49,10 +49,9 @@ def flow_log_density(params: Parameters, theta: Array, u: Array) -> Array:
     return total - 0.5 * (u * u).sum(-1) - 0.5 * u.shape[-1] * math.log(2.0 * math.pi) + xp.zeros_like(u[..., 0])
 
 
-def flow_draw(params: Parameters, theta: Array, count: int, rng: Any) -> Array:
-    """(B, count, d) draws of q(. | theta)."""
-    d = params["scale.mean"].shape[0]
-    u = rng.standard_normal((theta.shape[0], count, d))
+def flow_of(params: Parameters, theta: Array, noise: Array) -> Array:
+    """(B, count, d) draws of q(. | theta), made of N(0, 1) noise (B, count, d)."""
+    u = noise
     for layer in reversed(range(LAYERS)):
         u, _ = _layer(params, layer, theta, u, inverse=True)
     return u

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from nipstool.filter_nbf.beliefs import Kernel, Sample, possible, resample, unknown
 from nipstool.filter_nbf.checkpoint import Checkpoint
 from nipstool.filter_nbf.draws import Draws
 from nipstool.filter_nbf.embedding import Frame, embed, scale, unscale
-from nipstool.filter_nbf.mixture import Mixture, draw, in_state_space, mixture_of
+from nipstool.filter_nbf.mixture import Components, draw, draw_from, in_state_space, mixture_of
 from nipstool.filter_nbf.model import Dynamics
 from nipstool.filter_nbf.scores import energy_distance
 
@@ -19,7 +21,7 @@ BOUNDARIES = (8.0, 32.0, 128.0)  # of the effective size: what a small set embed
 class Learned:
     """p(. | E(S)) of a checkpoint. Where the belief is out of the family, a kernel around the set stands in."""
 
-    keep, threshold = 0.0, 0.7
+    keep, threshold, stage_size = 0.0, 0.7, 0.15
 
     def __init__(self, checkpoint: Checkpoint, *, watch: bool = True):
         single = ("enc.", "gen.")  # the networks were rounded to half precision: single is enough, and quicker
@@ -31,7 +33,7 @@ class Learned:
         self.angles = tuple(checkpoint.about["angles"])
         self._threshold = self.params.get("cal.threshold") if watch else None
         self._fallback = Kernel()
-        self._last: tuple[np.ndarray, np.ndarray, Frame, np.ndarray] | None = None
+        self._last: tuple[np.ndarray, np.ndarray, Components] | None = None
 
     def sample(self, dynamics: Dynamics, x: np.ndarray, logw: np.ndarray, count: int, draws: Draws) -> Sample:
         """Embed, generate, compare; off-family sets are resampled with a kernel instead."""
@@ -48,23 +50,30 @@ class Learned:
         self, dynamics: Dynamics, x: np.ndarray, logw: np.ndarray, count: int, draws: Draws
     ) -> np.ndarray:
         """(B, count, d) possible states drawn from p(. | theta)."""
-        frame, theta = self.theta(x, logw)
         if self.generator == "flow":
-            from nipstool.filter_nbf.flow import flow_draw as generate_flow
+            return self._flow(dynamics, x, logw, count, draws)
+        mixture = self.mixture(x, logw)
+        fresh, which = draw(mixture, count, draws)
 
-        mixture = mixture_of(self.params, theta, x.shape[-1]) if self.generator == "gmm" else None
+        def again(rows: np.ndarray, places: np.ndarray) -> np.ndarray:  # each from its own component
+            return draw_from(mixture, rows, which[rows, places], draws.normals_of(rows, x.shape[-1]))
 
-        def propose(rows: np.ndarray) -> np.ndarray:
-            some = draws.take(rows)
-            if mixture is None:
-                u = generate_flow(self.params, theta[rows], count, some)
-            else:
-                u = draw(Mixture(mixture.logw[rows], mixture.mean[rows], mixture.root[rows]), count, some)
-            there = frame.mean[rows, None] + u @ np.swapaxes(frame.root[rows], -1, -2)
-            return dynamics.snap(unscale(self.params, there))
+        return possible(dynamics, dynamics.snap(fresh), again, _own(x, logw, count, draws))
 
-        base = resample(x, logw, count, draws) if dynamics.has("valid") else x[:, :0]
-        return possible(dynamics, propose, base)
+    def _flow(self, dynamics: Dynamics, x: np.ndarray, logw: np.ndarray, count: int, draws: Draws) -> np.ndarray:
+        from nipstool.filter_nbf.flow import flow_of
+
+        frame, theta = self.theta(x, logw)
+
+        def made(rows: np.ndarray, noise: np.ndarray) -> np.ndarray:
+            u = flow_of(self.params, theta[rows], noise)
+            return unscale(self.params, frame.mean[rows, None] + u @ np.swapaxes(frame.root[rows], -1, -2))
+
+        def again(rows: np.ndarray, places: np.ndarray) -> np.ndarray:
+            return made(rows, draws.normals_of(rows, x.shape[-1])[:, None])[:, 0]
+
+        fresh = made(np.arange(len(x)), draws.standard_normal((len(x), count, x.shape[-1])))
+        return possible(dynamics, dynamics.snap(fresh), again, _own(x, logw, count, draws))
 
     def score(self, dynamics: Dynamics, x: np.ndarray, logw: np.ndarray, fresh: np.ndarray) -> np.ndarray:
         """(B,) energy distance between a set and what was generated from it, positions in units of the set."""
@@ -77,21 +86,26 @@ class Learned:
         width = np.sqrt(b.var(1).sum(-1))[:, None, None] + 1e-9
         return energy_distance(a / width, b / width, w)
 
-    def mixture(self, x: np.ndarray, logw: np.ndarray) -> tuple[np.ndarray, ...]:
-        """Weights, means and covariances, in the model's units, of the mixtures that B sets embed to."""
-        frame, theta = self.theta(x, logw)
-        return in_state_space(mixture_of(self.params, theta, x.shape[-1]), frame, self.params)
+    def mixture(self, x: np.ndarray, logw: np.ndarray) -> Components:
+        """The mixtures, in the model's units, that B weighted sets embed to.
 
-    def theta(self, x: np.ndarray, logw: np.ndarray) -> tuple[Frame, np.ndarray]:
-        """The frame and the embedding (B, t) of weighted sets.
-
-        That of the last sets is kept: what an answer has shown of a belief, the next step regenerates it from.
+        Those of the last sets are kept: what an answer has shown of a belief, the next step regenerates it from.
         """
         last = self._last
         if last is None or not (np.array_equal(last[0], x) and np.array_equal(last[1], logw)):
-            frame, theta, _ = embed(self.params, scale(self.params, x), np.exp(logw), self.angles)
-            self._last = last = (x.copy(), logw.copy(), frame, theta)
-        return last[2], last[3]
+            frame, theta = self.theta(x, logw)
+            found = in_state_space(mixture_of(self.params, theta, x.shape[-1]), frame, self.params)
+            self._last = last = (x.copy(), logw.copy(), found)
+        return last[2]
+
+    def theta(self, x: np.ndarray, logw: np.ndarray) -> tuple[Frame, np.ndarray]:
+        """The frame and the embedding (B, t) of weighted sets."""
+        return embed(self.params, scale(self.params, x), np.exp(logw), self.angles)[:2]
+
+
+def _own(x: np.ndarray, logw: np.ndarray, count: int, draws: Draws) -> Callable[[np.ndarray], np.ndarray]:
+    """Resampled sets of some of the tracks."""
+    return lambda rows: resample(x[rows], logw[rows], count, draws.take(rows))
 
 
 def size_bin(logw: np.ndarray) -> np.ndarray:

@@ -15,6 +15,7 @@ import numpy as np
 from nipstool.filter_nbf.arrays import Array, namespace
 from nipstool.filter_nbf.draws import Draws
 from nipstool.filter_nbf.embedding import Frame, Parameters, affine, cast, linear, silu, theta_size
+from nipstool.filter_nbf.weights import systematic
 
 COMPONENTS, HIDDEN = 32, 192
 LOG_SCALE = (-3.0, 7.0)  # of the precisions' diagonal: spreads of 20 down to 1e-3 in u
@@ -86,36 +87,45 @@ def component_log_density(mixture: Mixture, u: Array) -> Array:
     return level[..., None] - 0.5 * (away * away).sum(-2)
 
 
-def draw(mixture: Mixture, count: int, rng: Draws) -> np.ndarray:
-    """(B, count, d) draws in u; numpy. Each has the mixture's law; together they are spread more evenly than
-    independent ones: components are taken systematically, and every second noise is the first's opposite.
+@dataclass(frozen=True)
+class Components:
+    """B mixtures in a model's units; numpy: weights (B, K), means (B, K, d), roots of covariances (B, K, d, d)."""
+
+    w: np.ndarray
+    mean: np.ndarray
+    root: np.ndarray
+
+
+def draw(mixture: Components, count: int, rng: Draws) -> tuple[np.ndarray, np.ndarray]:
+    """(B, count, d) draws and the component (B, count) of each. A draw has the mixture's law; together they are
+    spread more evenly than independent ones: components are taken systematically, and every second noise is the
+    first's opposite.
     """
-    size, d = len(mixture.mean), mixture.mean.shape[-1]
-    edges = np.cumsum(np.exp(mixture.logw), -1)
-    pick = (np.arange(count) + rng.random((size,))[:, None]) * (edges[:, -1:] / count)
-    which = np.minimum((pick[..., None] >= edges[:, None]).sum(-1), edges.shape[1] - 1)
-    rows = np.arange(size)[:, None]
-    noise = rng.opposites((size, count, d))
-    spread = np.linalg.inv(mixture.root)[rows, which]
-    return mixture.mean[rows, which] + np.matmul(spread, noise[..., None])[..., 0]
+    size, _, d = mixture.mean.shape
+    which = systematic(mixture.w, rng.random((size,)), count)
+    rows = np.arange(size).repeat(count)
+    noise = rng.opposites((size, count, d)).reshape(-1, d)
+    return draw_from(mixture, rows, which.ravel(), noise).reshape(size, count, d), which
 
 
-def mixture_moments(mixture: Mixture) -> tuple[np.ndarray, np.ndarray]:
-    """(B, d) mean and (B, d, d) covariance in u; numpy."""
-    w = np.exp(mixture.logw)
-    spread = np.linalg.inv(mixture.root)
-    cov = spread @ np.swapaxes(spread, -1, -2)
-    mean = np.einsum("bk,bkd->bd", w, mixture.mean)
-    away = mixture.mean - mean[:, None]
-    return mean, np.einsum("bk,bkij->bij", w, cov) + np.einsum("bk,bki,bkj->bij", w, away, away)
+def draw_from(mixture: Components, rows: np.ndarray, which: np.ndarray, noise: np.ndarray) -> np.ndarray:
+    """(L, d) what N(0, 1) noise (L, d) becomes in components `which` (L,) of the mixtures `rows` (L,)."""
+    return mixture.mean[rows, which] + np.einsum("lij,lj->li", mixture.root[rows, which], noise)
 
 
-def in_state_space(mixture: Mixture, frame: Frame, params: Parameters) -> tuple[np.ndarray, ...]:
-    """Weights (B, K), means (B, K, d) and covariances (B, K, d, d) in the model's own units; numpy."""
-    spread = frame.root[:, None] @ np.linalg.inv(mixture.root) * params["scale.std"][:, None]
+def mixture_moments(w: np.ndarray, mean: np.ndarray, cov: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(M, d) means and (M, d, d) covariances of mixtures, weights (M, K), of Gaussians (K, d), (K, d, d)."""
+    centre = w @ mean
+    apart = mean - centre[:, None]
+    within = (w @ cov.reshape(len(cov), -1)).reshape(len(w), *cov.shape[1:])
+    return centre, within + np.swapaxes(w[..., None] * apart, -1, -2) @ apart
+
+
+def in_state_space(mixture: Mixture, frame: Frame, params: Parameters) -> Components:
+    """The mixtures in the model's own units; numpy."""
+    root = frame.root[:, None] @ np.linalg.inv(mixture.root) * params["scale.std"][:, None]
     mean = frame.mean[:, None] + mixture.mean @ np.swapaxes(frame.root, -1, -2)
-    mean = mean * params["scale.std"] + params["scale.mean"]
-    return np.exp(mixture.logw), mean, spread @ np.swapaxes(spread, -1, -2)
+    return Components(np.exp(mixture.logw), mean * params["scale.std"] + params["scale.mean"], root)
 
 
 def mixture_quantiles(w: np.ndarray, mean: np.ndarray, cov: np.ndarray, levels: tuple[float, ...]) -> np.ndarray:

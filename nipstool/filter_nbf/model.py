@@ -99,8 +99,8 @@ class Dynamics:
         else:
             rows = zip(y, x, u, strict=True)
             found = np.stack([self._checked("log_likelihood", None, *row) for row in rows])
-        gone: np.ndarray = np.asarray(np.isnan(y))
-        some = bool(gone.any())
+        some = math.isnan(y.sum())
+        gone: np.ndarray = np.isnan(y) if some else y
         told: np.ndarray = np.ones(len(y), dtype=bool)
         if found.shape == (*x.shape[:2], y.shape[1]):
             if some:

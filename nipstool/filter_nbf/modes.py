@@ -10,6 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nipstool.filter_nbf.mixture import mixture_moments
+
 POINTS = 128  # a larger set is thinned first: the density costs the square
 RADIUS = 1.0  # a top's nearest higher point is farther than this, in units of the belief's own spread
 LEAST = 0.02  # smallest mass of a mode
@@ -77,14 +79,15 @@ def _collect(label: np.ndarray, centred: np.ndarray, w: np.ndarray, mean: np.nda
     return sorted(found, key=lambda mode: -mode.mass)
 
 
-def mixture_modes(w: np.ndarray, mean: np.ndarray, cov: np.ndarray) -> list[Mode]:
-    """Modes of a mixture of Gaussians (K,), (K, d), (K, d, d), the heaviest first.
+def mixture_modes(w: np.ndarray, mean: np.ndarray, root: np.ndarray) -> list[Mode]:
+    """Modes of a mixture of Gaussians, the heaviest first: weights (K,), means (K, d), lower roots of the
+    covariances (K, d, d).
 
     Components are joined to the nearest one of higher density unless the density dips in between.
     """
     heavy = w > 1e-3 * w.max()
-    w, mean, cov = w[heavy] / w[heavy].sum(), mean[heavy], cov[heavy]
-    inverse = np.linalg.inv(np.linalg.cholesky(cov))
+    w, mean, root = w[heavy] / w[heavy].sum(), mean[heavy], root[heavy]
+    inverse = np.linalg.inv(root)
     level = np.log(w) + np.log(np.diagonal(inverse, axis1=-2, axis2=-1)).sum(-1)
     gap = _distances(mean, mean, inverse)
     density = np.exp(level[:, None] - 0.5 * gap).sum(0)
@@ -99,13 +102,8 @@ def mixture_modes(w: np.ndarray, mean: np.ndarray, cov: np.ndarray) -> list[Mode
     _, label = np.unique(_roots(parent), return_inverse=True)
     mass = np.bincount(label, w)
     share = np.where(label == np.arange(len(mass))[:, None], w, 0.0) / mass[:, None]
-    centre = share @ mean
-    apart = mean - centre[:, None]
-    d = mean.shape[1]
-    spread = (share @ cov.reshape(len(w), -1)).reshape(-1, d, d)
-    spread += np.swapaxes(share[..., None] * apart, -1, -2) @ apart
-    found = [Mode(float(m), c, s) for m, c, s in zip(mass, centre, spread, strict=True) if m >= LEAST]
-    return sorted(found, key=lambda mode: -mode.mass)
+    found = zip(mass, *mixture_moments(share, mean, root @ np.swapaxes(root, -1, -2)), strict=True)
+    return sorted((Mode(float(m), c, s) for m, c, s in found if m >= LEAST), key=lambda mode: -mode.mass)
 
 
 def _distances(points: np.ndarray, mean: np.ndarray, inverse: np.ndarray) -> np.ndarray:

@@ -108,7 +108,7 @@ class RowReader:
             self._is_csv = not text.startswith("{") and any(name in text for name in self._names.values())
         if not self._is_csv:
             return self._from_record(_object(text))
-        fields = next(csv.reader([text], strict=True))
+        fields = _fields(text)
         if self._header is None:
             self._header = self._checked_header(fields)
             return None
@@ -168,6 +168,13 @@ def _decoded(line: bytes) -> str:
         return line.decode("utf-8-sig").strip()
     except UnicodeDecodeError as error:
         raise DataError(f"is not UTF-8: {error.reason} at byte {error.start}") from error
+
+
+def _fields(text: str) -> list[str]:
+    try:
+        return next(csv.reader([text], strict=True))
+    except (csv.Error, StopIteration) as error:
+        raise DataError(f"invalid CSV ({error})") from error
 
 
 def _object(text: str) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""How far a weighted set is from another: energy distance, Jensen-Shannon divergence."""
+"""How far a weighted set is from another: the energy distance."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ def energy_distance(
     """
     wx = np.full(x.shape[:2], 1.0 / x.shape[1]) if wx is None else wx
     wy = np.full(y.shape[:2], 1.0 / y.shape[1]) if wy is None else wy
+    if within_y is None and x.shape == y.shape:  # one matrix of distances, with negative weights for y
+        both, weights = np.concatenate([x, y], axis=1), np.concatenate([wx, -wy], axis=1)
+        return -_mean_distance(both, weights, both, weights)
     within_y = _mean_distance(y, wy, y, wy) if within_y is None else within_y
     return 2.0 * _mean_distance(x, wx, y, wy) - _mean_distance(x, wx, x, wx) - within_y
 
@@ -33,14 +36,3 @@ def _mean_distance(x: np.ndarray, wx: np.ndarray, y: np.ndarray, wy: np.ndarray)
     square = (x * x).sum(-1)[:, :, None] + (y * y).sum(-1)[:, None] - 2.0 * x @ np.swapaxes(y, -1, -2)
     distance = np.sqrt(np.maximum(square, 0.0))
     return (wx[:, None] @ distance @ wy[..., None])[:, 0, 0]
-
-
-def jensen_shannon(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """(...,) divergence in nats of distributions (..., k) over the same cells."""
-    middle = 0.5 * (p + q)
-    return 0.5 * (_relative(p, middle) + _relative(q, middle))
-
-
-def _relative(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    ratio = np.divide(p, q, out=np.ones_like(p), where=p > 0)
-    return (p * np.log(ratio)).sum(-1)

@@ -22,15 +22,14 @@ def log_normalise(logw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 def weigh(logw: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """`log_normalise`, and (B,) effective sizes, for the price of one exponential. Lost sets become uniform."""
     top = logw.max(-1, keepdims=True)
-    lost = np.isinf(top[:, 0]) if math.isinf(top.sum()) else None
+    lost = np.isinf(top[:, 0]) if min(top[:, 0].tolist()) == -math.inf else None
     if lost is not None:
         logw = logw.copy()
         logw[lost], top[lost] = 0.0, 0.0
     w = logw - top
     np.exp(w, out=w)
     total = w.sum(-1)
-    w *= w
-    size = total * total / w.sum(-1)
+    size = total * total / np.vecdot(w, w)
     level = top[:, 0] + np.log(total)
     normal = np.subtract(logw, level[:, None], out=w)
     if lost is not None:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from nipstool.filter_nbf.arrays import TorchDraws
 from nipstool.filter_nbf.domains import BUILT_IN, arena, maker
 from nipstool.filter_nbf.draws import Draws
 from nipstool.filter_nbf.load import load_domain
@@ -60,6 +59,19 @@ def test_numpy_and_torch_say_the_same(name: str) -> None:
     for call in calls:
         a, b = both(call)
         np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-9)
+
+
+class TorchDraws:
+    """What domains ask of `rng`, drawn by torch."""
+
+    def __init__(self, generator: torch.Generator, dtype: torch.dtype):
+        self._how: dict[str, Any] = {"generator": generator, "dtype": dtype}
+
+    def standard_normal(self, size: tuple[int, ...]) -> torch.Tensor:
+        return torch.randn(size, **self._how)
+
+    def random(self, size: tuple[int, ...]) -> torch.Tensor:
+        return torch.rand(size, **self._how)
 
 
 def test_torch_draws_go_through_a_domain() -> None:
@@ -158,6 +170,23 @@ def test_landmarks_come_from_a_file(tmp_path: Path) -> None:
     y, u = np.array([[9.0, 1.0, 0.0]]), np.zeros((1, 2))
     with pytest.raises(DataError, match="landmark 9 is not among the 2"):
         dynamics.log_likelihood(y, np.zeros((1, 3, 3)), u)
+
+
+def test_offsets_of_a_robots_sensor_and_wheels() -> None:
+    """By hand: a landmark 5 m away reads 5 * 1.02 + 0.04 m; a second at half of (0.4 m/s, 0.2 rad/s), plus 0.1."""
+    offsets = {"range_bias": 0.04, "range_share": 0.02, "bearing_bias": 0.01}
+    quiet = {"speed_sd": 0.0, "speed_share": 0.0, "turn_sd": 0.0, "turn_share": 0.0}
+    wheels = {"speed_scale": 0.5, "turn_scale": 0.5, "turn_bias": 0.1}
+    dynamics = load_domain(
+        "landmarks", {"landmarks": {"1": [3, 4]}, "outliers": 0.0, **offsets, **quiet, **wheels}
+    )
+    x = np.zeros((1, 1, 3))
+    y = np.array([[1.0, 5.14, math.atan2(4, 3) + 0.01]])
+    found, _ = dynamics.log_likelihood(y, x, np.zeros((1, 2)))
+    assert found[0, 0] == pytest.approx(-math.log(2 * math.pi * 0.2 * 0.1), abs=1e-9)
+    draws = Draws([np.random.default_rng(0)])
+    moved = dynamics.transition_sample(x, np.array([[0.4, 0.2]]), np.array([1.0]), draws)
+    assert moved[0, 0] == pytest.approx([0.2 * math.cos(0.1), 0.2 * math.sin(0.1), 0.2])
 
 
 MODEL = """

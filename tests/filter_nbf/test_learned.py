@@ -15,12 +15,13 @@ from nipstool.filter_nbf.checkpoint import Checkpoint, check_fits, describe, loa
 from nipstool.filter_nbf.choose import choose_belief
 from nipstool.filter_nbf.domains.arena import Arena
 from nipstool.filter_nbf.draws import Draws
-from nipstool.filter_nbf.embedding import canonical, embed, theta_size
+from nipstool.filter_nbf.embedding import canonical, embed, silu, theta_size
 from nipstool.filter_nbf.family import Snapshots, snapshots
-from nipstool.filter_nbf.flow import flow_draw, flow_log_density, spline
+from nipstool.filter_nbf.flow import flow_log_density, flow_of, spline
 from nipstool.filter_nbf.learned import Learned
 from nipstool.filter_nbf.load import load_domain
 from nipstool.filter_nbf.mixture import (
+    Components,
     Mixture,
     draw,
     in_state_space,
@@ -66,6 +67,12 @@ def test_the_canonical_frame_undoes_shift_scale_and_shear() -> None:
     np.testing.assert_allclose(back, x, atol=1e-10)
     mean = (w[..., None] * u).sum(1)
     np.testing.assert_allclose(mean, 0.0, atol=1e-10)
+
+
+def test_a_unit_that_is_far_off_is_off() -> None:
+    """Without a warning, which would be an error here."""
+    x = np.array([-1000.0, -1.0, 0.0, 1000.0], np.float32)
+    np.testing.assert_allclose(silu(x), [0.0, -1.0 / (1.0 + math.e), 0.0, 1000.0], rtol=1e-6)
 
 
 def test_theta_knows_neither_order_nor_empty_particles_nor_copies() -> None:
@@ -121,11 +128,19 @@ def test_the_mixture_density_is_scipys() -> None:
     assert np.exp(m.logw).sum() == pytest.approx(1.0)
 
 
+def whole(m: Mixture) -> tuple[np.ndarray, np.ndarray]:
+    """Mean (1, d) and covariance (1, d, d) of a single mixture, in u."""
+    root = np.linalg.inv(m.root[0])
+    return mixture_moments(np.exp(m.logw), m.mean[0], root @ np.swapaxes(root, -1, -2))
+
+
 def test_draws_have_the_moments_and_quantiles_of_their_mixture() -> None:
     m = a_mixture()
-    u = draw(m, 200_000, Draws([np.random.default_rng(2)]))
-    mean, cov = mixture_moments(m)
+    components = Components(np.exp(m.logw), m.mean, np.linalg.inv(m.root))
+    u, which = draw(components, 200_000, Draws([np.random.default_rng(2)]))
+    mean, cov = whole(m)
     spread = np.sqrt(np.diagonal(cov[0]))
+    np.testing.assert_allclose(np.bincount(which[0], minlength=32) / 200_000, components.w[0], atol=2e-5)
     np.testing.assert_allclose(u[0].mean(0), mean[0], atol=0.02 * spread.max())
     np.testing.assert_allclose(np.cov(u[0].T), cov[0], atol=0.03 * spread.max() ** 2)
     inverse = np.linalg.inv(m.root[0])
@@ -141,13 +156,13 @@ def test_untrained_the_generator_is_the_gaussian_of_the_set() -> None:
     params = untrained()
     x, w = some_sets(1, 400)
     frame, theta, _ = embed(params, (x - params["scale.mean"]) / params["scale.std"], w)
-    mean, cov = mixture_moments(mixture_of(params, theta, 4))
+    mean, cov = whole(mixture_of(params, theta, 4))
     np.testing.assert_allclose(mean, 0.0, atol=0.15)
     np.testing.assert_allclose(cov[0], np.eye(4), atol=0.2)
-    weights, means, covs = in_state_space(mixture_of(params, theta, 4), frame, params)
-    whole = np.einsum("k,kd->d", weights[0], means[0])
-    np.testing.assert_allclose(whole, np.einsum("n,nd->d", w[0], x[0]), atol=0.06)
-    assert (np.linalg.eigvalsh(covs[0]) > 0).all()
+    found = in_state_space(mixture_of(params, theta, 4), frame, params)
+    np.testing.assert_allclose(found.w[0] @ found.mean[0], w[0] @ x[0], atol=0.06)
+    assert (np.diagonal(found.root[0], axis1=-2, axis2=-1) > 0).all()
+    assert (np.triu(found.root[0], 1) == 0).all()
 
 
 @pytest.mark.parametrize("d", [1, 2, 3])
@@ -162,7 +177,7 @@ def test_a_flow_is_a_density_and_its_draws_follow_it(d: int) -> None:
     base = -0.5 * (wide**2).sum(-1) / 9.0 - d * math.log(3.0 * math.sqrt(2.0 * math.pi))
     ratio = np.exp(flow_log_density(params, theta, wide) - base)[0]
     assert abs(ratio.mean() - 1.0) <= 4.0 * ratio.std() / math.sqrt(ratio.size)
-    u = flow_draw(params, theta, 4000, Draws([rng]))[0]
+    u = flow_of(params, theta, rng.standard_normal((1, 4000, d)))[0]
     w = ratio / ratio.sum()
     np.testing.assert_allclose(u.mean(0), w @ wide[0], atol=0.12)
 
@@ -216,6 +231,7 @@ def test_training_beats_the_gaussian_it_starts_from() -> None:
     assert more.validation["64"] < first.validation["64"] - 0.8
     again = train(domain, two_blobs(60), steps=1, batch=32, seed=1)
     assert all((first.checkpoint.params[k] == v).all() for k, v in again.checkpoint.params.items())
+    assert more.coverage == pytest.approx(0.9, abs=0.04)
 
 
 def test_snapshots_of_a_family_are_of_distinct_particles() -> None:

@@ -43,6 +43,18 @@ def test_the_first_commands_run(text: str, tmp_path: Path) -> None:
     }
 
 
+def test_the_comparison_is_as_shown(text: str, tmp_path: Path) -> None:
+    """The command of the transcript on less; its rows and columns."""
+    command, *shown = block(text, "console", "$ nipstool filter-nbf evaluate").splitlines()
+    less = "--scenarios 2 -T 3 --reference 200"
+    done = run(command.removeprefix("$ ").replace("--scenarios 8 --reference 5000", less), tmp_path)
+    assert done.returncode == 0, done.stderr
+    found = done.stdout.splitlines()
+    assert [line.split("\t")[0] for line in found[:-1]] == [line.split("\t")[0] for line in shown[:-1]]
+    assert [found[0], found[4]] == [shown[0], shown[4]]
+    assert re.sub(r"[\d.]+", "", found[-1]) == re.sub(r"[\d.]+", "", shown[-1])
+
+
 def test_the_model_finds_a_walker(text: str, tmp_path: Path) -> None:
     """A walker at (3, 2) that goes 0.2 a step to the right, heard without noise; one bearing is missing."""
     (tmp_path / "model.py").write_text(block(text, "python", "import numpy as np\n\nSTATIONS"))

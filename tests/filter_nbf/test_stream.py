@@ -25,6 +25,7 @@ from nipstool.filter_nbf import (
     filter_stream,
 )
 from nipstool.filter_nbf.load import load_domain
+from nipstool.filter_nbf.model import Dynamics
 from nipstool.filter_nbf.rows import readable_lines
 from nipstool.filter_nbf.simulate import rows_of
 from nipstool.filter_nbf.state import load_state, save_state
@@ -281,6 +282,32 @@ def test_nothing_waits_for_a_next_line() -> None:
     source.close()
 
 
+class Moody:
+    """Calls everything impossible from its second look on."""
+
+    names, obs_names = ("a",), ("s",)
+
+    def __init__(self) -> None:
+        self.looks = 0
+
+    def init_sample(self, n: int, rng: np.random.Generator) -> np.ndarray:
+        return rng.standard_normal((n, 1))
+
+    def transition_sample(self, x: np.ndarray, u: Any, dt: float, rng: Any) -> np.ndarray:
+        return x
+
+    def log_likelihood(self, y: np.ndarray, x: np.ndarray, u: Any) -> np.ndarray:
+        self.looks += 1
+        return -0.5 * ((y - x[:, 0]) / 0.01) ** 2 if self.looks == 1 else np.full(len(x), -np.inf)
+
+
+def test_a_set_that_dies_between_two_stages_has_collapsed() -> None:
+    tracks = Tracks(Dynamics(Moody(), "moody"), Gaussian(), Settings(64))
+    (found,), _ = answers('{"s": 1}\n', tracks)
+    assert (found["event"], found["loglik"]) == ("collapsed", 0.0)
+    assert np.ptp(tracks.tracks[""].logw) == 0.0
+
+
 @given(st.lists(st.binary(max_size=30).filter(lambda line: b"\n" not in line), max_size=20), st.booleans())
 def test_lines_are_split_as_they_were_joined(lines: list[bytes], ends: bool) -> None:
     text = b"\n".join(lines) + b"\n" * ends
@@ -306,7 +333,7 @@ JUNK = st.one_of(
 @settings(max_examples=60, deadline=None)
 @given(st.lists(JUNK.map(lambda line: line.replace(b"\n", b" ")), min_size=1, max_size=40))
 def test_fuzzed_lines_are_answered_or_named(lines: list[bytes]) -> None:
-    """Whatever comes, every line that is not blank has one strict JSON answer; 10,000 in the slow run below."""
+    """Whatever comes, every line that is not blank has one strict JSON answer."""
     tracks = tracks_for(n=4)
     first = b'{"flow": 1000}\n'  # so that no junk can pass for a CSV header
     texts: list[str] = []
@@ -321,11 +348,22 @@ def test_fuzzed_lines_are_answered_or_named(lines: list[bytes]) -> None:
         json.loads(line, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
 
 
-@pytest.mark.slow
-def test_ten_thousand_fuzzed_lines() -> None:
-    """Good lines with one byte changed, removed or added: no traceback, one answer for each."""
+@pytest.mark.parametrize(
+    ("domain", "first", "good"),
+    [
+        ("nile", b'{"flow": 1}', b'{"t": 12, "id": "a", "obs": {"flow": 1000.5}}'),
+        (
+            "arena",
+            b'{"det": 0}',
+            b'{"id": "a", "obs": {"det": 1, "range": 0.4}, "control": {"px": 0.1, "py": 0.2}}',
+        ),
+        ("constant-velocity", b"t,id,lat,lon", b"2016-01-12T13:02:11,235013375,50.8,-1.2"),
+    ],
+    ids=["nile", "arena", "csv"],
+)
+def test_ten_thousand_fuzzed_lines(domain: str, first: bytes, good: bytes) -> None:
+    """Good lines with a few bytes changed, removed or added: no traceback, one answer for each."""
     rng = np.random.default_rng(0)
-    good = b'{"t": 12, "id": "a", "obs": {"flow": 1000.5}}'
     lines = []
     for _ in range(10_000):
         line = bytearray(good)
@@ -333,6 +371,6 @@ def test_ten_thousand_fuzzed_lines() -> None:
             place = rng.integers(len(line))
             line[place : place + rng.integers(2)] = bytes([rng.integers(256)] * rng.integers(2))
         lines.append(bytes(line).replace(b"\n", b" "))
-    found, tally = answers(b'{"flow": 1}\n' + b"\n".join(lines), tracks_for(n=4))
-    assert len(found) == 10_001
-    assert 1000 < tally.events["skipped"] < 10_000
+    found, tally = answers(first + b"\n" + b"\n".join(lines), tracks_for(domain, Bootstrap(), n=4))
+    assert len(found) == 10_000 + first.startswith(b"{")
+    assert 500 < tally.events["skipped"] < 10_000

@@ -5,7 +5,7 @@ import pytest
 
 from nipstool.filter_nbf import Gaussian, Settings
 from nipstool.filter_nbf.draws import Draws, KeyedGenerator
-from nipstool.filter_nbf.filter import _next_power
+from nipstool.filter_nbf.filter import next_power
 from nipstool.filter_nbf.weights import Tempering, quantiles, resampled, systematic, weigh
 
 RNG = np.random.default_rng(0)
@@ -43,21 +43,23 @@ def test_effective_sizes_at_powers(even: bool) -> None:
 
 
 def test_the_next_power_does_not_depend_on_how_many_are_asked() -> None:
-    """Several halvings at once for small sets, fewer for large ones: the same answer, and the right one."""
-    settings = Settings()
+    """All points at once for small sets, one after the other for large ones: one answer, and the right one."""
+    settings, goal = Settings(), 51.2
     loglik = -0.5 * (RNG.standard_normal((40, 256)) * np.linspace(0.1, 60.0, 40)[:, None]) ** 2
     logw = np.full(loglik.shape, -np.log(256))
     left, stages = np.linspace(1.0, 0.3, 40), np.zeros(40, dtype=int)
-    together = _next_power(settings, loglik, logw, left, stages)
+    together = next_power(settings, goal, loglik, logw, left, stages)
+    between = 0
     for b in range(40):
         part = slice(b, b + 1)
-        alone = _next_power(settings, loglik[part], logw[part], left[part], stages[part])
-        assert alone[0] == together[b]
+        alone = next_power(settings, goal, loglik[part], logw[part], left[part], stages[part])
+        assert alone[0] == pytest.approx(together[b], rel=1e-12)
         size = Tempering.of(loglik[part], logw[part]).sizes(alone[:, None])[0, 0]
         if settings.least < alone[0] < left[b]:
-            assert size >= settings.stage_size * 256
-            more = Tempering.of(loglik[part], logw[part]).sizes(alone[:, None] + left[b] / 200)[0, 0]
-            assert more < settings.stage_size * 256
+            between += 1
+            assert size == pytest.approx(goal, rel=0.02)
+        assert size >= 0.98 * goal or alone[0] == pytest.approx(settings.least)
+    assert between >= 10
 
 
 def test_weights_of_a_lost_set_are_even_and_its_evidence_is_nothing() -> None:

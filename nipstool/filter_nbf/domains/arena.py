@@ -7,6 +7,7 @@ six rectangles. A drone sees it, up to a distance and where no rectangle is in b
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -168,8 +169,12 @@ def _inside(x: Array, y: Array) -> Array:
 
 def _sides(x: Array) -> list[Array]:
     """The four sides of all rectangles, so that (W, ...) is a number for each of them and each of x."""
-    sides = np.array(WALLS).T
-    return [like(side.reshape((-1, *(1,) * x.ndim)), x) for side in sides]
+    return [like(side, x) for side in _arrays(x.ndim)]
+
+
+@cache
+def _arrays(dims: int) -> list[np.ndarray]:
+    return [side.reshape((-1, *(1,) * dims)) for side in np.array(WALLS).T]
 
 
 def _blocked(px: Array, py: Array, x: Array, y: Array) -> Array:

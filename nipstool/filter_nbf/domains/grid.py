@@ -103,15 +103,6 @@ class Grid:
         """A model of the family: stay from 0 to 0.6."""
         return {"stay": 0.6 * float(rng.random((1,))[0])}
 
-    def transition_matrix(self) -> np.ndarray:
-        """(cells, cells) P[i, j] = chance of j after i, for the exact answer."""
-        place = {tuple(cell): i for i, cell in enumerate(self.cells.astype(int))}
-        P = np.zeros((len(self.cells), len(self.cells)))
-        for i, cell in enumerate(self.cells.astype(int)):
-            for move, share in zip(MOVES, (self.stay, *[(1.0 - self.stay) / 4.0] * 4), strict=True):
-                P[i, place.get(tuple(cell + move), i)] += share
-        return P
-
     def _chance(self, x: Array, u: Array) -> Array:
         distance = namespace(x).sqrt((x[..., 0] - u[..., 0]) ** 2 + (x[..., 1] - u[..., 1]) ** 2)
         return FALSE + (SEEN - FALSE) / (1.0 + namespace(x).exp(2.0 * (distance - REACH)))

@@ -18,10 +18,12 @@ class Landmarks:
 
     Args:
         landmarks: name (a number) -> (x, y), or a file of lines `name x y ...` (# begins a comment).
-        range_sd, bearing_sd, range_bias: of the sensor, in metres and radians.
+        range_sd, bearing_sd: noise of the sensor, metres and radians. range_bias, range_share, bearing_bias: how
+            wrong it is; a range by range_bias + range_share * range.
         outliers: share of measurements that say nothing.
         speed_sd, speed_share: noise of the speed, per root second: speed_sd + speed_share * |speed|.
         turn_sd, turn_share: the same for the turn.
+        speed_scale, turn_scale: what the wheels say is multiplied by. turn_bias: turn beyond that (rad/s).
         margin: metres around the landmarks where the robot may start.
     """
 
@@ -45,12 +47,19 @@ class Landmarks:
         turn_sd: float = 0.02,
         turn_share: float = 0.1,
         margin: float = 1.0,
+        range_share: float = 0.0,
+        bearing_bias: float = 0.0,
+        speed_scale: float = 1.0,
+        turn_scale: float = 1.0,
+        turn_bias: float = 0.0,
     ):
         known = _read(landmarks) if isinstance(landmarks, str) else landmarks or SQUARE
         self.ids = np.array([float(name) for name in known])
         self.places = np.array(list(known.values()), dtype=float)[:, :2]
         self.range_sd, self.bearing_sd, self.range_bias, self.outliers = range_sd, bearing_sd, range_bias, outliers
         self.speed_sd, self.speed_share, self.turn_sd, self.turn_share = speed_sd, speed_share, turn_sd, turn_share
+        self.range_share, self.bearing_bias = range_share, bearing_bias
+        self.speed_scale, self.turn_scale, self.turn_bias = speed_scale, turn_scale, turn_bias
         self.low, self.high = self.places.min(0) - margin, self.places.max(0) + margin
 
     def init_sample(self, n: Any, rng: Any) -> Array:
@@ -64,8 +73,11 @@ class Landmarks:
         xp = namespace(x)
         u, dt = like(u, x), like(dt, x)
         noise = rng.standard_normal((*x.shape[:-1], 2)) * (dt**0.5)[..., None]
-        step = u[..., 0] * dt + (self.speed_sd + self.speed_share * abs(u[..., 0])) * noise[..., 0]
-        turn = u[..., 1] * dt + (self.turn_sd + self.turn_share * abs(u[..., 1])) * noise[..., 1]
+        step = (
+            self.speed_scale * u[..., 0] * dt + (self.speed_sd + self.speed_share * abs(u[..., 0])) * noise[..., 0]
+        )
+        turn = (self.turn_scale * u[..., 1] + self.turn_bias) * dt
+        turn = turn + (self.turn_sd + self.turn_share * abs(u[..., 1])) * noise[..., 1]
         middle = x[..., 2] + 0.5 * turn
         px, py = x[..., 0] + step * xp.cos(middle), x[..., 1] + step * xp.sin(middle)
         return xp.stack([px, py, wrap(x[..., 2] + turn)], axis=-1)
@@ -81,7 +93,7 @@ class Landmarks:
         nothing, named = xp.zeros_like(x[..., 0]), ~xp.isnan(y[..., 0])
         columns = [nothing]
         for residual, sd, width in (
-            (y[..., 1] - reach - self.range_bias, self.range_sd, 10.0),
+            (y[..., 1] - reach, self.range_sd, 10.0),
             (wrap(y[..., 2] - bearing), self.bearing_sd, 2.0 * math.pi),
         ):
             good = (1.0 - self.outliers) * xp.exp(normal_logpdf(residual, sd))
@@ -95,7 +107,7 @@ class Landmarks:
         index = pick.astype(int) if xp is np else pick.long()
         reach, bearing = self._expected(x, like(self.places, x)[index])
         noise = rng.standard_normal((*x.shape[:-1], 2))
-        reach = reach + self.range_bias + self.range_sd * noise[..., 0]
+        reach = reach + self.range_sd * noise[..., 0]
         bearing = wrap(bearing + self.bearing_sd * noise[..., 1])
         return xp.stack([like(self.ids, x)[index], reach, bearing], axis=-1)
 
@@ -121,9 +133,11 @@ class Landmarks:
         return like(places, y)
 
     def _expected(self, x: Array, places: Array) -> tuple[Array, Array]:
+        """Range and bearing that the sensor gives, but for its noise."""
         xp = namespace(x)
         dx, dy = places[..., 0] - x[..., 0], places[..., 1] - x[..., 1]
-        return xp.sqrt(dx * dx + dy * dy), wrap(xp.arctan2(dy, dx) - x[..., 2])
+        reach = (1.0 + self.range_share) * xp.sqrt(dx * dx + dy * dy) + self.range_bias
+        return reach, wrap(xp.arctan2(dy, dx) - x[..., 2] + self.bearing_bias)
 
 
 def _read(path: str) -> dict[str, tuple[float, float]]:
