@@ -68,7 +68,7 @@ Dtype = Annotated[
 @app.command()
 def train(
     data: Data,
-    output: options.Output,
+    output: options.NewFolder,
     preset: Preset = "tiny",
     context: Context = None,
     text_model: TextModel = None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -52,6 +53,19 @@ class Config:
         return self.patch / self.fs
 
 
+# What a run may say of itself, so that a damaged one does not ask for all memory.
+LIMITS = {
+    "d": (1, 4096),
+    "layers": (1, 256),
+    "heads": (1, 256),
+    "latents": (1, 1024),
+    "fs": (16, 20_000),
+    "patch": (1, 8192),
+    "context": (1, 1_000_000),
+    "bilinear": (0, 4096),
+    "text_width": (0, 65_536),
+}
+
 PRESETS = {
     "tiny": Config(),
     "small": Config(d=256, layers=8, latents=4, fs=256.0, patch=64, context=480),
@@ -68,6 +82,7 @@ class Recipe:
         weights of the loss: L = ntp + detection + onset + hazard + descriptors.
         val_share: of the subjects (or, with one split by time, of every recording) kept for validation.
         rereference: share of the windows in which unipolar channels become differences of random pairs of them.
+        mirror: share of the windows in which left and right of the head are exchanged.
         patience: validations without a better loss before training stops; 0 never stops.
     """
 
@@ -83,8 +98,9 @@ class Recipe:
     onset: float = 0.2
     hazard: float = 0.2
     descriptors: float = 0.3
-    channel_dropout: float = 0.3
+    channel_dropout: float = 0.8
     rereference: float = 0.5
+    mirror: float = 0.5
     text_dropout: float = 0.2
     seizure_share: float = 0.5
     split: str = "auto"
@@ -111,5 +127,17 @@ def config_of(plain: Mapping[str, Any], told: str) -> Config:
     known = {field.name for field in fields(Config)}
     if not isinstance(plain, Mapping) or set(plain) != known:
         raise DataError(f"{told}: its model has other settings than this version's ({', '.join(sorted(known))})")
-    values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in plain.items()}
-    return Config(**values)
+    for name, (least, most) in LIMITS.items():
+        whole = isinstance(plain[name], int) or name == "fs"
+        if not whole or not _is_number(plain[name]) or not least <= plain[name] <= most:
+            raise DataError(f"{told}: {name} is {plain[name]!r}; expected a number from {least} to {most}")
+    if plain["d"] % plain["heads"]:
+        raise DataError(f"{told}: d is {plain['d']}, which {plain['heads']} heads do not divide")
+    horizons = plain["horizons_s"]
+    if not isinstance(horizons, list | tuple) or not horizons or not all(map(_is_number, horizons)):
+        raise DataError(f"{told}: horizons_s is {horizons!r}; expected a list of seconds")
+    return Config(**{**plain, "horizons_s": tuple(horizons)})
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from nipstool.eeg_pretrain.config import Config, Recipe
-from nipstool.eeg_pretrain.recording import Recording, Segment
+from nipstool.eeg_pretrain.recording import Channel, Point, Recording, Segment
 from nipstool.eeg_pretrain.targets import Known, Targets, on_the_clock, targets_of
 from nipstool.eeg_pretrain.tokenizer import Placement, place
 from nipstool.eeg_pretrain.tracks import (
@@ -50,6 +50,7 @@ class Window:
     Attributes:
         channels: (C,) places in the recording's Choice; flip: (C,) their random signs.
         minus: (C,) places of what is subtracted from each, -1 for nothing.
+        mirrored: whether left and right of the head are exchanged.
         told: whether the model is told the recording's text.
     """
 
@@ -59,6 +60,7 @@ class Window:
     channels: np.ndarray
     flip: np.ndarray
     minus: np.ndarray
+    mirrored: bool
     told: bool
 
 
@@ -151,7 +153,8 @@ class Corpus:
         if len(partners) > 1 and random.uniform() < recipe.rereference:
             chosen = random.choice(partners, size=kept)
             minus = np.where(np.isin(channels, partners) & (chosen != channels), chosen, -1)
-        return Window(item, first, last, channels, flip, minus, told)
+        mirrored = bool(random.uniform() < recipe.mirror)
+        return Window(item, first, last, channels, flip, minus, mirrored, told)
 
     def fixed(self, items: Sequence[Item], most: int) -> list[list[Window]]:
         """At most about `most` windows that tile items, evenly spread, all channels and signs as they are."""
@@ -162,7 +165,7 @@ class Corpus:
                 last = min(first + self.context, item.last)
                 if last - first >= SHORTEST or first == item.first:
                     ones, nothing = np.ones(count, np.float32), np.full(count, -1)
-                    windows.append(Window(item, first, last, np.arange(count), ones, nothing, True))
+                    windows.append(Window(item, first, last, np.arange(count), ones, nothing, False, True))
         chosen = windows[:: max(1, -(-len(windows) // most))]
         groups: dict[tuple[int, int], list[Window]] = {}
         for window in chosen:
@@ -178,22 +181,23 @@ class Corpus:
             before = min(window.first - item.first, round(SCALE_S / self.config.token_s))
             tokens = self._tokens(item, window.first - before, window.last)
             tokens = differences(tokens, rows, window.minus, self.config).cut(before, len(tokens))
-            placement = self._placed(window)
         else:
             tokens = self._tokens(item, window.first, window.last).of(rows)
+        if window.mirrored or (window.minus >= 0).any():
+            placement = self._placed(window)
         flip = np.where(placement.kind == 2, np.float32(1.0), window.flip)  # a saturation has no polarity
         flipped = Tokens(tokens.x * flip[:, None, None], tokens.scale, tokens.valid, tokens.start)
         return Example(flipped, placement, window)
 
     def _placed(self, window: Window) -> Placement:
-        """The placement of differences: each channel's electrode, and that of what is subtracted."""
+        """The placement of changed channels: differences, and a mirrored head."""
         recording, choice = self.recordings[window.item.number], self.choices[window.item.number]
         channels = [recording.channels[choice.numbers[n]] for n in window.channels]
         for number, other in enumerate(window.minus):
             if other >= 0:
                 cathode = recording.channels[choice.numbers[other]].anode
                 channels[number] = replace(channels[number], cathode=cathode, bipolar=True)
-        return place(channels)
+        return place([_mirrored(channel) for channel in channels] if window.mirrored else channels)
 
     def _tokens(self, item: Item, first: int, last: int) -> Tokens:
         recording, choice = self.recordings[item.number], self.choices[item.number]
@@ -211,6 +215,15 @@ def targets_of_segment(recording: Recording, known: Known, segment: Segment, con
     """The targets of all whole tokens of a segment."""
 
     return targets_of(recording, known, segment, whole_tokens(segment, config), config)
+
+
+def _mirrored(channel: Channel) -> Channel:
+    """The same channel on the other side of the head."""
+    return replace(channel, anode=_across(channel.anode), cathode=_across(channel.cathode))
+
+
+def _across(point: Point | None) -> Point | None:
+    return None if point is None else (-point[0], point[1], point[2])
 
 
 def _unipolar(recording: Recording, choice: Choice) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,6 +17,7 @@ from nipstool.eeg_pretrain.stream import Reading
 MEAN_S = 10  # of the trailing mean
 LEAST_S = 10  # a shorter event is none
 MOST_FALSE_ALARMS = 24.0  # a day
+MOST_TIME = 0.5  # what is on for longer detects nothing, though it may score: a long event counts as several
 GRID = 200  # thresholds tried
 DETECTORS = ("model", "line length", "power")
 
@@ -127,10 +128,17 @@ def counts_at(tracks: Sequence[np.ndarray], recordings: Sequence[Labelled], thre
     )
 
 
-def choose_threshold(tracks: Sequence[np.ndarray], recordings: Sequence[Labelled]) -> Threshold | None:
+def choose_threshold(
+    tracks: Sequence[np.ndarray],
+    recordings: Sequence[Labelled],
+    seen: tuple[Sequence[np.ndarray], Sequence[Labelled]] = ((), ()),
+) -> Threshold | None:
     """The threshold with the best event F1 at no more than 24 false alarms a day; None without seizures.
 
-    Where several are equally good, the one in the middle of the longest row of them.
+    Those that most of the held-out time exceeds are not considered. A few held-out seizures leave many thresholds
+    equally good. `seen`, trailing means and recordings that the model was trained on, tells them apart: it must be
+    as quiet there, and of equals the best there is taken. Where several are left, the one in the middle of the
+    longest row of them.
     """
     if not any(recording.seizures for recording in recordings):
         return None
@@ -138,33 +146,49 @@ def choose_threshold(tracks: Sequence[np.ndarray], recordings: Sequence[Labelled
     grid = np.unique(
         np.quantile(every[every > 0] if (every > 0).any() else every, 1.0 - np.geomspace(1e-4, 0.9, GRID))
     )
-    found = [(float(value), counts_at(tracks, recordings, float(value))) for value in grid]
-    allowed = [(v, c) for v, c in found if c.fp_per_day <= MOST_FALSE_ALARMS]
-    rank: Callable[[Counts], float] = lambda c: c.f1 if c.f1 == c.f1 else -1.0  # noqa: E731
-    if not allowed:
-        value, counts = min(found, key=lambda pair: pair[1].fp_per_day)
+    rare = grid[len(every) - np.searchsorted(np.sort(every), grid) <= MOST_TIME * len(every)]
+    grid = rare if len(rare) else grid[-1:]
+    found = [(float(v), counts_at(tracks, recordings, float(v)), counts_at(*seen, float(v))) for v in grid]
+    noise = [max(held.fp_per_day, trained.fp_per_day if seen[1] else 0.0) for _, held, trained in found]
+    if min(noise) > MOST_FALSE_ALARMS:
+        value, counts, _ = found[int(np.argmin(noise))]
         return Threshold(value, counts)
-    best = max(rank(c) for _, c in allowed)
-    return _middle([(v, c, rank(c) >= best - 1e-12) for v, c in allowed])
+    ranks = [
+        (_rank(held), _rank(trained)) if loud <= MOST_FALSE_ALARMS else (-2.0, -2.0)
+        for (_, held, trained), loud in zip(found, noise, strict=True)
+    ]
+    best = max(ranks)
+    return _middle([(v, held, rank == best) for (v, held, _), rank in zip(found, ranks, strict=True)])
+
+
+def _rank(counts: Counts) -> float:
+    """F1 to twelve digits; where there is none, below all others."""
+    return round(counts.f1, 12) if counts.f1 == counts.f1 else -1.0
 
 
 def _middle(found: Sequence[tuple[float, Counts, bool]]) -> Threshold:
+    """The middle of the longest row of good ones, by differences: factors between small scores mean nothing."""
     rows: list[list[tuple[float, Counts]]] = [[]]
     for value, counts, good in found:
         if good:
             rows[-1].append((value, counts))
         elif rows[-1]:
             rows.append([])
-    longest = max(rows, key=lambda row: np.log(row[-1][0] / max(row[0][0], 1e-9)) if row else -1.0)
-    low, high = longest[0][0], longest[-1][0]
-    target = np.sqrt(max(low, 1e-9) * high)
+    longest = max(rows, key=lambda row: row[-1][0] - row[0][0] if row else -1.0)
+    target = (longest[0][0] + longest[-1][0]) / 2.0
     value, counts = min(longest, key=lambda pair: abs(pair[0] - target))
     return Threshold(value, counts)
 
 
-def thresholds_of(tracks: Sequence[Track], recordings: Sequence[Labelled]) -> Mapping[str, Threshold | None]:
-    """One for each of DETECTORS, from the same recordings."""
+def thresholds_of(
+    held_out: tuple[Sequence[Track], Sequence[Labelled]], seen: tuple[Sequence[Track], Sequence[Labelled]]
+) -> Mapping[str, Threshold | None]:
+    """One for each of DETECTORS, from the same recordings; see choose_threshold."""
+
+    def means(tracks: Sequence[Track], name: str) -> list[np.ndarray]:
+        return [trailing_mean(track.scores(name)) for track in tracks]
+
     return {
-        name: choose_threshold([trailing_mean(track.scores(name)) for track in tracks], recordings)
+        name: choose_threshold(means(held_out[0], name), held_out[1], (means(seen[0], name), seen[1]))
         for name in DETECTORS
     }

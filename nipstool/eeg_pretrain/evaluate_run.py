@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from nipstool.eeg_pretrain import probe as linear
+from nipstool.eeg_pretrain.apply import texts_for
 from nipstool.eeg_pretrain.baselines import PLAIN, window_scores
 from nipstool.eeg_pretrain.detect import Track, choose_threshold, events_of, track_of, trailing_mean
 from nipstool.eeg_pretrain.embed import Embedded, embed
@@ -49,9 +51,9 @@ def judge_run(
         raise DataError(
             f"{run.path}: was trained without seizure labels, so it cannot detect; --probe fits a probe"
         )
-    looked = []
-    for number, recording in enumerate(known):
-        looked.append(_look(run, recording, with_text, with_probe))
+    looked, texts = [], texts_for(run, known, with_text)
+    for number, (recording, text) in enumerate(zip(known, texts, strict=True)):
+        looked.append(_look(run, recording, text, with_probe))
         progress(number + 1, len(known))
     found = {}
     if run.labelled:
@@ -61,9 +63,8 @@ def judge_run(
     return {**found, **{name: [_judged(one, name, run) for one in looked] for name in PLAIN}}
 
 
-def _look(run: Run, recording: Recording, with_text: bool, with_probe: bool) -> Looked:
-    told = recording.text if with_text else None
-    found = readings(run.model, recording, shift=run.about["shift"], text=told)
+def _look(run: Run, recording: Recording, text: Any, with_probe: bool) -> Looked:
+    found = readings(run.model, recording, shift=run.about["shift"], text=text)
     if not with_probe:  # nothing is kept but seconds
         return Looked(recording, track_of(found, recording.duration_s, run.config), None)
     kept = list(found)

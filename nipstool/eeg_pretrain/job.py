@@ -17,8 +17,9 @@ import torch
 from nipstool import __version__
 from nipstool.eeg_pretrain import pictures, ranks
 from nipstool.eeg_pretrain.config import Config, Recipe, as_plain
-from nipstool.eeg_pretrain.corpus import Corpus
+from nipstool.eeg_pretrain.corpus import Corpus, Item
 from nipstool.eeg_pretrain.detect import DETECTORS, Threshold, Track, thresholds_of, track_of
+from nipstool.eeg_pretrain.model import Model
 from nipstool.eeg_pretrain.recording import Recording, Seizure
 from nipstool.eeg_pretrain.run_folder import RunFolder, save_run
 from nipstool.eeg_pretrain.stream import readings
@@ -32,6 +33,7 @@ RECORDINGS = "recordings.tsv"
 NOT_CHOSEN = 0.5
 SHOWN = 6  # channels of the example
 HASHED_BYTES = 4 << 30
+MOST_SEEN_H = 12.0  # of the training recordings, for the thresholds
 
 
 @dataclass(frozen=True)
@@ -126,8 +128,7 @@ def _finish(
 ) -> dict[str, Any]:
     shift = prior_shift(corpus, trainer.recipe, trainer.seed) if corpus.has_seizures else 0.0
     model = done.model.eval()
-    stretches = held_out(model, corpus, shift) if corpus.has_seizures else []
-    chosen = thresholds_of([s.track for s in stretches], stretches) if stretches else dict.fromkeys(DETECTORS)
+    chosen = _thresholds(model, corpus, shift)
     if corpus.has_seizures and chosen["model"] is None:
         note(f"no held-out recording has a seizure: the threshold stays {NOT_CHOSEN}, chosen on nothing")
     about = {
@@ -156,17 +157,25 @@ def _finish(
     return about
 
 
-def held_out(model: torch.nn.Module, corpus: Corpus, shift: float) -> list[Stretch]:
-    """The model's and the plain detectors' scores on what was held out."""
-    from nipstool.eeg_pretrain.model import Model
+def _thresholds(model: Model, corpus: Corpus, shift: float) -> Mapping[str, Threshold | None]:
+    """The model's and the plain detectors' thresholds; none where no held-out seizure could choose them."""
+    with_seizures = any(item.seizures for item in corpus.validation)
+    if not (corpus.has_seizures and with_seizures):
+        return dict.fromkeys(DETECTORS)
+    items = [item for item in corpus.train if corpus.recordings[item.number].labelled]
+    hours = sum(map(len, items)) * corpus.config.token_s / 3600.0
+    held = stretches(model, corpus, corpus.validation, shift)
+    seen = stretches(model, corpus, items[:: max(1, math.ceil(hours / MOST_SEEN_H))], shift)
+    return thresholds_of(([s.track for s in held], held), ([s.track for s in seen], seen))
 
-    assert isinstance(model, Model)
+
+def stretches(model: Model, corpus: Corpus, items: Sequence[Item], shift: float) -> list[Stretch]:
+    """The model's and the plain detectors' scores on the labelled ones of some items."""
     token_s, found = corpus.config.token_s, []
-    numbers = sorted({item.number for item in corpus.validation if corpus.recordings[item.number].labelled})
-    for number in numbers:
+    for number in sorted({item.number for item in items if corpus.recordings[item.number].labelled}):
         recording = corpus.recordings[number]
         track = track_of(readings(model, recording, shift=shift), recording.duration_s, corpus.config)
-        for item in (item for item in corpus.validation if item.number == number):
+        for item in (item for item in items if item.number == number):
             start = item.segment.start_s
             first, last = math.ceil(start + item.first * token_s), math.floor(start + item.last * token_s)
             found.append(_stretch(recording, track, first, last))

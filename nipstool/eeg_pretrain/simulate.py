@@ -222,10 +222,11 @@ def _events(made: Simulated) -> str:
 
 
 def write_demo(folder: Path) -> None:
-    """Four people to train on and two more to be judged on, in two montages."""
-    common = {"minutes": 15.0, "seizures": 2, "seed": 0}
-    write_set(folder / "known", ["01", "02", "03", "04"], ["bipolar", "bipolar", "unipolar", "bipolar"], **common)
-    write_set(folder / "unseen", ["05", "06"], ["unipolar", "bipolar"], **common)
+    """Five people to train on and two more to be judged on, in two montages."""
+    common = {"minutes": 30.0, "seizures": 3, "seed": 0}
+    mixed = ["bipolar", "unipolar", "bipolar", "bipolar", "unipolar"]
+    write_set(folder / "known", ["01", "02", "03", "04", "05"], mixed, **common)
+    write_set(folder / "unseen", ["06", "07"], ["unipolar", "bipolar"], **common)
 
 
 if __name__ == "__main__":

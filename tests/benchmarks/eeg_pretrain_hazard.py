@@ -29,7 +29,7 @@ def outcomes(recording: Recording) -> np.ndarray:
     return onset - np.arange(1, int(onset) + 1) <= HORIZON_S
 
 
-def main(steps: int = 80, minutes: float = 10.0) -> None:
+def main(steps: int = 300, minutes: float = 10.0) -> None:
     """Print the skill."""
     torch.set_num_threads(1)
     names = [f"{n:02d}" for n in range(1, KNOWN + UNSEEN + 1)]

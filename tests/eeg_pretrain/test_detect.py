@@ -73,6 +73,37 @@ def test_the_threshold_is_the_best_one_that_is_quiet_enough() -> None:
     assert choose_threshold([scores], [recording(86_400.0)]) is None
 
 
+def test_of_equal_thresholds_the_one_that_suits_the_training_recordings() -> None:
+    hours = recording(36_000.0, (5_000.0, 5_060.0), (20_000.0, 20_060.0))
+    held, seen = np.full(36_000, 0.001), np.full(36_000, 0.001)
+    held[5_000:5_060] = np.linspace(0.02, 0.8, 60)  # the other one is not found
+    seen[5_000:5_060], seen[20_000:20_060] = 0.9, 0.9
+    for start in range(8_000, 18_000, 1000):  # ten false alarms in ten hours: as loud as is allowed
+        seen[start : start + 30] = 0.4
+    alone = choose_threshold([held], [hours])
+    both = choose_threshold([held], [hours], ([seen], [hours]))
+    assert alone is not None
+    assert both is not None
+    assert alone.counts == both.counts
+    assert alone.value == pytest.approx((0.02 + 0.67) / 2, abs=0.03)  # the ramp is above 0.67 for less than 10 s
+    assert both.value == pytest.approx((0.4 + 0.67) / 2, abs=0.03)
+    for start in range(22_000, 35_000, 1000):  # now it would be too loud there
+        seen[start : start + 30] = 0.6
+    louder = choose_threshold([held], [hours], ([seen], [hours]))
+    assert louder is not None
+    assert 0.6 < louder.value < 0.68
+
+
+def test_a_detector_that_is_always_on_is_none() -> None:
+    dense = recording(3600.0, *((start, start + 30.0) for start in np.arange(100.0, 3600.0, 300.0)))
+    scores = np.random.default_rng(0).uniform(0.2, 0.3, 3600)
+    always = counts_at([scores], [dense], 0.1)
+    assert (always.f1, always.fp_per_day) == (1.0, 0.0)  # as events are counted, with a seizure every five minutes
+    chosen = choose_threshold([scores], [dense])
+    assert chosen is not None
+    assert (scores >= chosen.value).mean() <= 0.5
+
+
 def test_the_probe_is_penalised_logistic_regression() -> None:
     linear = pytest.importorskip("sklearn.linear_model", reason="the extra bench is not installed")
     random = np.random.default_rng(0)

@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -23,6 +24,7 @@ from nipstool.eeg_pretrain.job import Settings, run_training
 from nipstool.eeg_pretrain.recording import Recording
 from nipstool.eeg_pretrain.run_folder import load_run
 from nipstool.eeg_pretrain.simulate import write_set
+from nipstool.eeg_pretrain.tokenizer import Placement
 from nipstool.eeg_pretrain.train import MOST_SKIPPED, Trainer
 from nipstool.kit.errors import DataError, NipsError, UsageError
 
@@ -176,6 +178,22 @@ def test_windows_are_a_function_of_seed_and_step(recordings: list[Recording]) ->
 
     assert drawn(corpus, 5, 0) == drawn(again, 5, 0)
     assert drawn(corpus, 5, 0) != drawn(corpus, 6, 0) != drawn(corpus, 5, 1)
+
+
+def test_a_mirrored_window_is_the_same_signal_on_the_other_side(recordings: list[Recording]) -> None:
+    corpus = trainer_of(recordings).corpus
+    (window, *_), *_ = corpus.draw(1, 0, replace(QUICK, mirror=0.0, rereference=0.0))
+    plain, mirrored = corpus.read(window), corpus.read(replace(window, mirrored=True))
+    assert (plain.tokens.x == mirrored.tokens.x).all()
+
+    def pairs(placement: Placement) -> np.ndarray:
+        """(C, 2, 3) anode and cathode as the recording has them."""
+        found = placement.geometry[:, :6].reshape(-1, 2, 3)
+        bipolar = placement.geometry[:, 8] > 0
+        return np.where(((placement.sign < 0) & bipolar)[:, None, None], found[:, ::-1], found)
+
+    assert np.array_equal(pairs(plain.placement) * [-1, 1, 1], pairs(mirrored.placement))
+    assert not np.array_equal(plain.placement.geometry, mirrored.placement.geometry)
 
 
 def test_the_split_keeps_subjects_apart(recordings: list[Recording]) -> None:
