@@ -1,11 +1,9 @@
 """Find the text that tells a robot where it is (NavOCR): signs out of pictures, videos and cameras."""
 
 import os
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +16,7 @@ from nipstool.terminal import Terminal
 
 if TYPE_CHECKING:
     from nipstool.detect_navtext.annotate import Fonts
-    from nipstool.detect_navtext.run import Draw, Tally
+    from nipstool.detect_navtext.run import Tally
     from nipstool.kit.distributed import Group
 
 app = typer.Typer()
@@ -119,7 +117,7 @@ def detect(
         ocr_models, detector, classifier, navocr, vlm, threads or available_threads(), device,
     )  # fmt: skip
     find, wanted = finder_of(choices)
-    draw, fonts = _drawing(annotate, font, font_scale)
+    draw, fonts = outputs.pens(annotate, font, font_scale)
     tally = Tally()
     with _group(output) as group, terminal.progress("look") as show:
         found = look(
@@ -309,7 +307,7 @@ def evaluate(
       nipstool detect-navtext evaluate labels.json found.ndjson
     """
     from nipstool.detect_navtext import evaluation
-    from nipstool.kit.files import check_output, sha256, write_text
+    from nipstool.kit.files import check_output, write_text
     from nipstool.kit.manifest import Run
     from nipstool.kit.records import to_json
     from nipstool.kit.runtime import available_threads
@@ -333,9 +331,7 @@ def evaluate(
         terminal.warn(f"{result.absent} detections are in pictures that {truth} does not name, and left out")
     if output is not None:
         write_text(output, to_json(result, indent=2) + "\n", force=force)
-        if Path(output).is_file():
-            hashes = {n: sha256(n) for n in (truth, predicted) if n != "-"}
-            run.write(Path(output), device="cpu", seed=seed, inputs=hashes)
+        evaluation.remember(run, output, (truth, predicted), seed)
     if json:
         terminal.document(result)
     if output != "-":
@@ -345,35 +341,25 @@ def evaluate(
 
 
 def _say(text: str) -> None:
-    """Write to standard output at once; JSON stays JSON where it cannot carry every character."""
-    if (sys.stdout.encoding or "utf-8").lower().replace("-", "") != "utf8":
-        text = re.sub("[^\0-\x7f]", lambda found: dumps(found[0])[1:-1], text)
-    sys.stdout.write(text)
+    """Write JSON to standard output at once."""
+    from nipstool.detect_navtext.output import encodable
+
+    sys.stdout.write(encodable(text, sys.stdout.encoding or "utf-8"))
     sys.stdout.flush()
 
 
-def _drawing(folder: Path | None, font: Path | None, scale: float) -> "tuple[Draw | None, Fonts | None]":
-    if folder is None:
-        return None, None
-    from nipstool.detect_navtext.annotate import Fonts
-    from nipstool.detect_navtext.output import drawing
-
-    fonts = Fonts(font)
-    return drawing(folder, fonts, scale), fonts
-
-
 def _report(terminal: Terminal, tally: "Tally", output: str, threshold: float, fonts: "Fonts | None") -> None:
-    """What was held back, said so that nothing is lost silently; and text that could not be drawn."""
+    """What was found and what was held back, said so that nothing is lost silently."""
+    from nipstool.detect_navtext.output import undrawn
+
     if terminal.json:
         terminal.document({"output": output, **tally.counts})
     elif output != "-":
         terminal.text(f"wrote {output}: {tally.told(threshold)}")
     elif tally.held_back or terminal.verbose:
         terminal.note(tally.told(threshold))
-    if fonts is not None and fonts.uncovered:
-        terminal.note(
-            "some text has characters that no font here holds; its place shows #NUMBER: give --font FILE"
-        )
+    if text := undrawn(fonts):
+        terminal.note(text)
 
 
 @contextmanager

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from nipstool.detect_navtext.learn import Course
 from nipstool.kit.progress import Progress, silent
 
-COURSE = Course(steps=3000, batch=4, side=256, rate=3e-3)
+COURSE = Course(steps=6500, batch=4, side=320, rate=2e-3, bfloat16=True)
 
 
 def base(folder: Path, course: Course = COURSE, *, progress: Progress = silent) -> bytes:
@@ -32,7 +33,7 @@ def base(folder: Path, course: Course = COURSE, *, progress: Progress = silent) 
 
 def main(words: Sequence[str]) -> None:
     """Write the file that the words of the command line name."""
-    course = COURSE if len(words) < 3 else Course(int(words[2]), COURSE.batch, COURSE.side, COURSE.rate)
+    course = COURSE if len(words) < 3 else replace(COURSE, steps=int(words[2]))
     Path(words[1]).write_bytes(base(Path(words[0]), course))
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from nipstool.detect_navtext import dataset
 from nipstool.detect_navtext.dataset import Picture, Truth
 from nipstool.detect_navtext.find import Sign
-from nipstool.detect_navtext.lines import Image
+from nipstool.detect_navtext.lines import Image, Polygon
 from nipstool.detect_navtext.pictures import decoded
 from nipstool.detect_navtext.scenes import FOLDS, Scene, fold_of, render
 from nipstool.detect_navtext.sources import Source
@@ -32,6 +32,7 @@ from nipstool.kit.records import to_json
 
 NEAR = 6  # of the 64 bits of two pictures' hashes: so many may differ in two views of one thing
 VIEWS = 2  # of a rendered place
+MARGIN = 0.2  # of a rendered line's height, around its letters; PP-OCR's boxes have about 0.3
 COLUMNS = ("image", "split", "place", "made", "source", "sha256", "licence")
 JPEG = b"\xff\xd8\xff"
 
@@ -91,9 +92,23 @@ def rendered(count: int, seed: int, brands: Sequence[str], *, progress: Progress
 def shot_of(scene: Scene, view: int, *, is_val: bool) -> Shot:
     """A rendered scene as a picture of a dataset."""
     data = cv2.imencode(".jpg", scene.image, [int(cv2.IMWRITE_JPEG_QUALITY), 95])[1].tobytes()
-    truths = tuple(Truth(t.polygon, t.label, t.kind if t.label == "nav" else "", t.text) for t in scene.labels)
+    limits = np.array([scene.image.shape[1], scene.image.shape[0]], np.float32)
+    truths = tuple(
+        Truth(np.clip(with_margin(t.polygon), 0, limits), t.label, t.kind if t.label == "nav" else "", t.text)
+        for t in scene.labels
+    )
     name, origin = f"{scene.place}_{view}.jpg", f"scene {scene.place} view {view}"
     return Shot(name, scene.image, truths, scene.place, "rendered", origin, _hash(data), data, is_val)
+
+
+def with_margin(polygon: Polygon) -> Polygon:
+    """A line's outline with the room around its letters that outlines of OCR, and of people, have."""
+    top_left, top_right, bottom_right, bottom_left = polygon
+    along = top_right - top_left + bottom_right - bottom_left
+    down = bottom_left - top_left + bottom_right - top_right
+    room = MARGIN * float(np.linalg.norm(down)) / 2
+    along, down = (room * side / max(float(np.linalg.norm(side)), 1e-6) for side in (along, down))
+    return (polygon + np.stack([-along - down, along - down, along + down, down - along])).astype(np.float32)
 
 
 def photograph(name: str, data: bytes, image: Image, truths: tuple[Truth, ...], place: str, origin: str) -> Shot:

@@ -35,7 +35,7 @@ class Compact:
         if len(maps) < 2:
             raise DataError(f"{self._path}: has {len(maps)} map; expected two, of text and of navigation text")
         height, width = image.shape[:2]
-        boxes, _ = boxes_in(maps[0], width, height, *self._detector.thresholds)
+        boxes, _ = boxes_in(maps[0], width, height, self._detector.rule)
         full = 255.0 if maps.dtype == np.uint8 else 1.0
         size = np.array([maps.shape[2] / width, maps.shape[1] / height], np.float32)
         return boxes, np.array([mean_inside(maps[1], box * size) / full for box in boxes], np.float64)

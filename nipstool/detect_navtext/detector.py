@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nipstool.detect_navtext.boxes import COMPACT
+from nipstool.detect_navtext.maps import RULE, STRIDE
 from nipstool.kit.errors import DataError
 
 if TYPE_CHECKING:  # reading an ONNX file's metadata must not wait for torch
@@ -24,7 +26,6 @@ INPUT, OUTPUT = "x", "maps"
 SAME = 1e-4  # how far outputs of different runtimes may lie apart
 OPSET = 17
 ALONE = "classifier_threshold"  # metadata: of the classifier without the second map, which its own is with
-STRIDE = 32  # sides of the input are multiples of it
 
 
 def start(base: bool = True) -> Detector:
@@ -52,7 +53,7 @@ def base_bytes(network: Detector) -> bytes:
 def onnx_bytes(
     network: Detector, *, about: Mapping[str, str] | None = None, classifier: bytes | None = None
 ) -> bytes:
-    """The detector as ONNX: x (n, 3, h, w), blue, green, red in -1 to 1 -> maps (n, 2, h/4, w/4), 0 to 1.
+    """The detector as ONNX: x (n, 3, h, w), blue, green, red in -1 to 1 -> maps (n, 2, h/2, w/2), 0 to 1.
 
     Args:
         about: further metadata.
@@ -65,7 +66,7 @@ def onnx_bytes(
 
     buffer = io.BytesIO()
     example = torch.zeros(1, 3, 2 * STRIDE, 3 * STRIDE)
-    axes = {INPUT: {0: "n", 2: "h", 3: "w"}, OUTPUT: {0: "n", 2: "h4", 3: "w4"}}
+    axes = {INPUT: {0: "n", 2: "h", 3: "w"}, OUTPUT: {0: "n", 2: "h2", 3: "w2"}}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporter deprecates itself; the new one writes no dynamic sizes
         torch.onnx.export(
@@ -79,7 +80,8 @@ def onnx_bytes(
             dynamo=False,
         )
     model = onnx.load_from_string(buffer.getvalue())
-    data = {"nipstool": PROGRAM, **(about or {})}
+    rule = f"{COMPACT.threshold:g} {COMPACT.box_threshold:g} {COMPACT.unclip:g}"
+    data = {"nipstool": PROGRAM, RULE: rule, **(about or {})}
     if classifier is not None:
         data["classifier"] = base64.b64encode(classifier).decode()
     onnx.helper.set_model_props(model, data)
@@ -160,7 +162,7 @@ def model_card(about: Mapping[str, Any], results: Mapping[str, Any]) -> str:
     reached = "".join(f"| {name} | {_figure(value)} |\n" for name, value in results.items())
     return (
         "# A compact detector of navigation text\n\n"
-        "Two maps at a quarter of the picture's size: where text is, and where it tells people where they are. "
+        "Two maps at half of the picture's size: where text is, and where it tells people where they are. "
         "Use: `nipstool detect-navtext PICTURES --detector MODEL.onnx`.\n\n"
         f"## Training\n\n{trained}\n"
         f"## On the held-out places of the dataset\n\n| | |\n|---|---|\n{reached}\n"

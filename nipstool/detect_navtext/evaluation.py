@@ -18,7 +18,8 @@ from nipstool.detect_navtext.lines import Image
 from nipstool.detect_navtext.metrics import Found, Rates, Tally
 from nipstool.detect_navtext.relevance import load_classifier
 from nipstool.kit.errors import DataError, InputMissingError
-from nipstool.kit.files import check_input, spooled_input
+from nipstool.kit.files import check_input, sha256, spooled_input
+from nipstool.kit.manifest import Run
 from nipstool.kit.progress import Progress, silent
 
 Finder = Callable[[Image], tuple[Sequence[NDArray[np.float32]] | NDArray[np.float32], NDArray[np.float64]]]
@@ -263,6 +264,13 @@ def run(
             found, absent = beside(pictures, read_predictions(path))
         least = load_classifier(None).threshold if threshold is None else threshold
     return evaluate(found, least, absent=absent, seed=seed)
+
+
+def remember(run_: Run, output: str, inputs: Sequence[str], seed: int) -> None:
+    """Write the manifest beside a report that is a file."""
+    if Path(output).is_file():
+        hashes = {name: sha256(name) for name in inputs if name != "-"}
+        run_.write(Path(output), device="cpu", seed=seed, inputs=hashes)
 
 
 PLACE_COLUMNS = ("place", "nav", "other", "precision", "recall", "F1", "F1 of all", "other gone", "found", "AP")

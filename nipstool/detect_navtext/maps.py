@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nipstool.detect_navtext import models
-from nipstool.detect_navtext.boxes import BOX_THRESHOLD, THRESHOLD
+from nipstool.detect_navtext.boxes import PP_OCR, Rule
 from nipstool.detect_navtext.lines import Image
 from nipstool.detect_navtext.models import Models
 from nipstool.kit.errors import DataError
 
+RULE = "boxes"  # metadata of a compact detector: threshold, box threshold and unclip of its maps
 STRIDE = 32  # sides of what a detector takes are multiples of it
 SHORT = 736  # a picture's short side is enlarged to this
 ENLARGE = 3.0  # but no more than so much
@@ -62,11 +63,7 @@ class Detector:
                 f"{found.detector}: has {names}; expected a text detector with (n, 3, h, w) in and out"
             )
         self._input = inputs[0].name
-        about = self._session.get_modelmeta().custom_metadata_map
-        self.thresholds = tuple(
-            float(about.get(key, default))
-            for key, default in (("text_threshold", THRESHOLD), ("box_threshold", BOX_THRESHOLD))
-        )
+        self.rule = _rule_in(self._session.get_modelmeta().custom_metadata_map)
         self._scale = (1 / (255 * np.array(found.std))).astype(np.float32)
         self._shift = (-np.array(found.mean) / found.std).astype(np.float32)
 
@@ -102,6 +99,13 @@ class Detector:
                 whole[:, top:bottom, left:right] = maps
         assert whole is not None
         return whole
+
+
+def _rule_in(about: Mapping[str, str]) -> Rule:
+    """How a model's maps become boxes, by its metadata; as those of PP-OCR where they say nothing."""
+    if RULE not in about:
+        return PP_OCR
+    return Rule(*(float(word) for word in about[RULE].split()), is_whole=False)
 
 
 def _rounded(side: int) -> int:

@@ -29,7 +29,7 @@ class Models:
     """A text detector of the DB family, and a CTC recogniser, as ONNX files.
 
     Attributes:
-        detector: takes (n, 3, h, w), sides multiples of 32; gives probabilities (n, maps, h or h/4, w or w/4).
+        detector: takes (n, 3, h, w), sides multiples of 32; gives probabilities (n, maps, h, w), or smaller ones.
         recogniser: takes (n, 3, 48, w) and gives (n, t, classes); None where only detection is wanted.
         mean, std: of the detector's input, by channel in the order blue, green, red, of values 0 to 1.
         characters: file with a character a line; None where the recogniser's metadata hold them.

@@ -6,9 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-import cv2
 import numpy as np
-from numpy.typing import NDArray
 
 from nipstool.detect_navtext.boxes import boxes_in, mean_inside
 from nipstool.detect_navtext.lines import Image, Line
@@ -76,10 +74,6 @@ class Reader:
         lines = self._read_text(shown, lines)
         return [_moved(line, above, image.shape[0]) for line in lines] if above else lines
 
-    def text_map(self, image: Image) -> NDArray[np.float32]:
-        """The probability of text at each pixel of a picture, (h, w)."""
-        return self._whole_map(image)[0]
-
     def find(self, image: Image) -> list[Line]:
         """The lines of a picture, not read."""
         view = self.reading.view
@@ -93,7 +87,7 @@ class Reader:
 
     def _boxes(self, image: Image, view: View) -> list[Line]:
         maps = self._detector.maps(image, view)
-        found, scores = boxes_in(maps[0], image.shape[1], image.shape[0], *self._detector.thresholds)
+        found, scores = boxes_in(maps[0], image.shape[1], image.shape[0], self._detector.rule)
         lines = [
             Line(box, None, None, round(float(score), 5), "not-asked")
             for box, score in zip(found, scores, strict=True)
@@ -104,11 +98,6 @@ class Reader:
         full = 255 if maps.dtype == np.uint8 else 1
         means = [mean_inside(maps[1], line.polygon * size) / full for line in lines]
         return [replace(line, nav_map=round(mean, 5)) for line, mean in zip(lines, means, strict=True)]
-
-    def _whole_map(self, image: Image) -> NDArray[np.float32]:
-        maps = self._detector.maps(image, self.reading.view)
-        maps = maps.astype(np.float32) / (255 if maps.dtype == np.uint8 else 1)
-        return np.stack([cv2.resize(one, (image.shape[1], image.shape[0])) for one in maps])
 
     def _read_text(self, image: Image, lines: Sequence[Line]) -> list[Line]:
         """The same lines with their text, or the reason why there is none."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from json import dumps
 from pathlib import Path
 
 from nipstool.detect_navtext.annotate import Fonts, drawn, save_drawn
@@ -62,6 +64,31 @@ def unless_nothing(found: Iterable[Seen], tally: Tally, *, strict: bool) -> Iter
     yield from found
     if not tally.pictures and (failure := tally.failure(strict=strict)) is not None:
         raise failure
+
+
+def encodable(text: str, encoding: str) -> str:
+    """JSON for a stream of an encoding: as it is for UTF-8, with escapes for all others."""
+    if encoding.lower().replace("-", "") == "utf8":
+        return text
+    return re.sub("[^\0-\x7f]", lambda found: dumps(found[0])[1:-1], text)
+
+
+def pens(folder: Path | None, font: Path | None, scale: float) -> tuple[Draw | None, Fonts | None]:
+    """What draws into a folder, and its fonts, which know what they could not write; None without a folder.
+
+    Raises OutputError as `drawing`.
+    """
+    if folder is None:
+        return None, None
+    fonts = Fonts(font)
+    return drawing(folder, fonts, scale), fonts
+
+
+def undrawn(fonts: Fonts | None) -> str:
+    """What is to be said where some text could not be drawn, else nothing."""
+    if fonts is None or not fonts.uncovered:
+        return ""
+    return "some text has characters that no font here holds; its place shows #NUMBER: give --font FILE"
 
 
 def drawing(folder: Path, fonts: Fonts, scale: float) -> Draw:

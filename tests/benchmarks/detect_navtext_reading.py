@@ -26,6 +26,7 @@ from nipstool.detect_navtext.poi import Names
 from nipstool.detect_navtext.run import Tally, Wanted, look
 from nipstool.detect_navtext.sources import Source
 
+LETTERS = "AEFHKMNTWX"
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "detect-navtext"
 
 
@@ -89,10 +90,10 @@ def recall(folder: Path, reader: Reader) -> None:
 
 
 def mosaic(side: int, count: int) -> tuple[Image, list[str]]:
-    """A picture of numbered rooms, a grid of count x count of them."""
+    """A picture of named halls, a grid of count x count of them; no O or I, which are 0 and l in this typeface."""
     image = np.full((side, side, 3), 235, np.uint8)
     step = side // count
-    texts = [f"ROOM {100 + n}" for n in range(count * count)]
+    texts = [f"HALL {LETTERS[n // count]}{LETTERS[n % count]}" for n in range(count * count)]
     for n, text in enumerate(texts):
         place = (n % count * step + step // 8, n // count * step + step // 2)
         cv2.putText(

@@ -1,17 +1,21 @@
 """The compact detector and the relevance classifier: targets, losses, gradients, export, evaluation."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
+import cv2
 import numpy as np
 import pytest
 import torch
 
-from nipstool.detect_navtext import detector, evaluation, fitting, learn, targets, training
-from nipstool.detect_navtext.boxes import boxes_in
+from nipstool.detect_navtext import build, detector, evaluation, fitting, learn, metrics, targets, training
+from nipstool.detect_navtext.boxes import COMPACT, boxes_in
 from nipstool.detect_navtext.dataset import Picture, Truth
+from nipstool.detect_navtext.lines import Line
 from nipstool.detect_navtext.network import SCALE, Detector, Probabilities
 from nipstool.detect_navtext.relevance import FEATURE_NAMES, Classifier, classify
+from nipstool.detect_navtext.scenes import render
 from nipstool.kit.errors import DataError
 
 
@@ -19,34 +23,79 @@ def box(x: float, y: float, w: float, h: float) -> np.ndarray:
     return np.array([(x, y), (x + w, y), (x + w, y + h), (x, y + h)], np.float32)
 
 
-@pytest.mark.parametrize("size", [(200, 24), (40, 40), (300, 60)])
-def test_the_post_processing_grows_the_target_back_to_the_line(size: tuple[int, int]) -> None:
-    line = box(30, 40, *size)
-    image = np.zeros((160, 384), np.uint8)
-    import cv2
+def outlines(truths: Sequence[Truth], width: int, height: int) -> np.ndarray:
+    """What the post-processing makes of maps without a fault."""
+    text = targets.maps_of(truths, width, height)[targets.TEXT]
+    return boxes_in(np.asarray(cv2.resize(text, (width, height)), np.float32), width, height, COMPACT)[0]
 
-    cv2.fillPoly(image, [np.round(targets.shrunk(line)).astype(np.int32)], (1,))
-    [found], _ = boxes_in(image.astype(np.float32), 384, 160)
-    assert found == pytest.approx(line, abs=3)
+
+@pytest.mark.parametrize("tilt", [0.0, 4.0, -12.0, 30.0])
+@pytest.mark.parametrize("size", [(200, 24), (40, 40), (300, 60), (70, 9.5)])
+def test_the_post_processing_grows_the_target_back_to_the_line(size: tuple[float, float], tilt: float) -> None:
+    line = np.asarray(cv2.boxPoints(((193.3, 160.6), size, tilt)), np.float32)
+    [found] = outlines([Truth(line, "nav")], 384, 320)
+    sides = sorted(cv2.minAreaRect(found)[1])
+    assert sides == pytest.approx(sorted(size), abs=2.0)
+    assert metrics.iou(found, line) > (0.85 if min(size) > 10 else 0.7)
+    assert found.mean(axis=0) == pytest.approx(line.mean(axis=0), abs=0.5)
+
+
+def test_maps_without_a_fault_give_the_lines_of_a_scene() -> None:
+    """Growing and shrinking are inverse, low lines are not merged: or no training could help."""
+    covered, roles, ious = [], [], []
+    for place in (1, 3, 4, 7, 12, 13):
+        scene = render(place, 0, size=(960, 736))
+        picture = Picture("", 960, 736, build.shot_of(scene, 0, is_val=False).truths)
+        counted = [truth.polygon for truth in picture.truths if truth.label != "ignore"]
+        found = outlines(picture.truths, 960, 736)
+        told = training.text_only(training.found_in(picture, list(found), np.ones(len(found))))
+        covered += list(metrics.covered(told))
+        roles += [role == "nav" for role in metrics.roles(told)]
+        # boxes are upright rectangles turned, so a line seen from the side is measured by its own
+        around = [np.asarray(cv2.boxPoints(cv2.minAreaRect(line)), np.float32) for line in counted]
+        ious += [max(metrics.iou(one, box) for box in found) for one in around]
+    assert len(covered) > 50
+    assert np.mean(covered) > 0.98
+    assert np.mean(roles) > 0.95
+    assert np.mean(np.array(ious) > 0.5) > 0.9
+    assert np.mean(ious) > 0.8
 
 
 def test_maps_say_what_counts() -> None:
-    truths = (
+    truths = [
         Truth(box(8, 8, 80, 16), "nav"),
         Truth(box(8, 40, 80, 16), "other"),
         Truth(box(8, 72, 80, 16), "ignore"),
-    )
+    ]
     text, mask, nav, weight = targets.maps_of(truths, 96, 96)
-    rows = [4, 12, 20]  # the middles of the three lines, at a quarter of the size
-    assert [text[r, 12] for r in rows] == [1, 1, 0]
-    assert [mask[r, 12] for r in rows] == [1, 1, 0]
-    assert [nav[r, 12] for r in rows] == [1, 0, 0]
-    assert [weight[r, 12] for r in rows] == [1, 1, 0]
-    teacher = np.zeros((96, 96), np.uint8)
-    teacher[76:84, 20:60] = 230
-    text, mask, _, weight = targets.maps_of(truths, 96, 96, teacher)
-    assert text[20, 8] == pytest.approx(0.9, abs=0.01)  # the teacher saw text where the label says ignore
-    assert (mask[20, 8], weight[20, 8]) == (1, 0)
+    rows = [8, 24, 40]  # the middles of the three lines, at half of the size
+    assert [text[r, 24] for r in rows] == [1, 1, 0]
+    assert [mask[r, 24] > 0 for r in rows] == [True, True, False]
+    assert [nav[r, 24] for r in rows] == [1, 0, 0]
+    assert [weight[r, 24] > 0 for r in rows] == [True, True, False]
+    assert (mask[0, 0], weight[0, 0]) == (1, 0)
+    again = targets.maps_of([*truths, Truth(box(8, 72, 80, 16), "text", score=0.8)], 96, 96)
+    assert again[targets.TEXT][40, 24] == pytest.approx(0.8, abs=0.01)  # where the label says ignore
+    assert again[targets.TEXT_MASK][40, 24] > 0
+    assert again[targets.NAV_WEIGHT][40, 24] == 0
+
+
+def test_a_small_line_counts_as_much_as_a_large_one_by_its_root() -> None:
+    truths = [Truth(box(0, 8, 90, 10), "nav"), Truth(box(0, 40, 180, 20), "nav")]
+    mask = targets.maps_of(truths, 192, 96)[targets.TEXT_MASK]
+    assert mask[6, 10] == pytest.approx(1.0, abs=0.02)  # 900 square pixels
+    assert mask[25, 10] == pytest.approx(0.5, abs=0.02)  # four times as many: half of the weight a pixel
+
+
+def test_a_teacher_adds_only_what_has_no_label() -> None:
+    truths = [Truth(box(8, 8, 80, 16), "nav"), Truth(box(8, 72, 80, 16), "ignore")]
+    seen = [box(6, 6, 84, 20), box(8, 40, 80, 16), box(8, 72, 80, 16)]
+    lines = [Line(polygon, None, None, 0.7, None) for polygon in seen]
+    added = targets.taught(truths, lines)
+    assert [one.polygon[0, 1] for one in added] == [40, 72]
+    assert {(one.label, one.score) for one in added} == {("text", 0.7)}
+    assert len(targets.taught((), lines)) == 3
+    assert targets.taught(truths, ()) == ()
 
 
 def test_a_crop_shows_the_line_where_its_map_says() -> None:
@@ -57,12 +106,12 @@ def test_a_crop_shows_the_line_where_its_map_says() -> None:
     agreed = 0
     for _ in range(10):
         shown, maps = targets.crop(random, example, 128)
-        light = shown[0].reshape(32, 4, 32, 4).mean(axis=(1, 3))
+        light = shown[0].reshape(64, 2, 64, 2).mean(axis=(1, 3))
         on, off = light[maps[targets.NAV] > 0.9], light[maps[targets.NAV] < 0.1]
-        if len(on) < 20 or len(off) < 20:
+        if len(on) < 80 or len(off) < 80:
             continue
         agreed += on.mean() > off.mean() + 0.3
-    assert agreed >= 6
+    assert agreed >= 5
 
 
 def test_losses_are_small_for_the_truth_and_large_for_its_opposite() -> None:
@@ -104,13 +153,13 @@ def test_training_learns_a_line_and_a_seed_gives_the_same_weights() -> None:
     for _ in range(2):
         torch.manual_seed(0)
         network = Detector()
-        losses.append(learn.train(network, [example], learn.Course(steps=10, batch=1, side=96, rate=5e-3)))
-        weights.append(next(network.text.parameters()).detach().clone())
+        losses.append(learn.train(network, [example], learn.Course(steps=24, batch=2, side=96, rate=3e-3)))
+        weights.append(next(network.head.parameters()).detach().clone())
     assert torch.equal(weights[0], weights[1])
-    assert np.mean(losses[0][-3:]) < 0.85 * losses[0][0]
+    assert np.mean(losses[0][-6:]) < 0.85 * np.mean(losses[0][:3])
 
 
-def test_maps_have_a_quarter_of_the_size_and_no_square_is_needed() -> None:
+def test_maps_have_half_of_the_size_and_no_square_is_needed() -> None:
     maps = Probabilities(Detector()).eval()(torch.zeros(2, 3, 96, 160))
     assert maps.shape == (2, 2, 96 // SCALE, 160 // SCALE)
     assert 0 <= maps.min().item() <= maps.max().item() <= 1

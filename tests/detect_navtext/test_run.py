@@ -15,7 +15,7 @@ from nipstool.detect_navtext.annotate import Fonts, dejavu, drawn
 from nipstool.detect_navtext.choices import Choices, finder_of, region
 from nipstool.detect_navtext.find import Sign
 from nipstool.detect_navtext.lines import Image, Line
-from nipstool.detect_navtext.output import check, drawing, unless_nothing, write
+from nipstool.detect_navtext.output import check, drawing, encodable, pens, undrawn, unless_nothing, write
 from nipstool.detect_navtext.rows import Seen
 from nipstool.detect_navtext.run import Tally, Wanted, look
 from nipstool.detect_navtext.sources import Source, sources_of
@@ -221,3 +221,21 @@ def test_regions_and_outputs_are_checked_before_any_work(folder: Path) -> None:
     with suppress(OutputError):
         check(str(folder / "0.png"), "ndjson", [], None, force=False)
         raise AssertionError("an output that exists was taken")
+
+
+def test_a_stream_that_is_not_utf8_gets_the_same_json_in_escapes() -> None:
+    text = json.dumps({"text": "出口 Çıkış"}, ensure_ascii=False)
+    assert encodable(text, "UTF-8") == text
+    escaped = encodable(text, "ANSI_X3.4-1968")
+    assert escaped.isascii()
+    assert json.loads(escaped) == json.loads(text)
+
+
+def test_without_a_folder_nothing_is_drawn(tmp_path: Path) -> None:
+    assert pens(None, None, 1.0) == (None, None)
+    draw, fonts = pens(tmp_path / "drawn", None, 1.0)
+    assert draw is not None
+    assert undrawn(fonts) == ""
+    assert fonts is not None
+    fonts.uncovered = True  # pyright: ignore
+    assert "--font" in undrawn(fonts)
