@@ -114,7 +114,7 @@ demo-eeg-pretrain: $(READY)
 	@mkdir -p $(EEG_DEMO)
 	$(BIN)/python -m nipstool.eeg_pretrain.simulate $(EEG_DEMO)
 	$(BIN)/nipstool eeg-pretrain inspect $(EEG_DEMO)/known $(EEG_DEMO)/unseen
-	$(BIN)/nipstool eeg-pretrain $(EEG_DEMO)/known -o $(EEG_DEMO)/run --steps 250 --batch-tokens 3000 --threads 1 --force
+	$(BIN)/nipstool eeg-pretrain $(EEG_DEMO)/known -o $(EEG_DEMO)/run --steps 400 --batch-tokens 3000 --threads 1 --force
 	$(BIN)/nipstool eeg-pretrain detect $(EEG_DEMO)/run $(EEG_DEMO)/unseen -o $(EEG_DEMO)/events --threads 1 \
 	    --plot $(EEG_DEMO)/seizures.png --force
 	$(BIN)/nipstool eeg-pretrain evaluate $(EEG_DEMO)/run $(EEG_DEMO)/unseen --threads 1
@@ -127,7 +127,7 @@ demo-detect-navtext: $(READY)
 	$(BIN)/nipstool detect-navtext build-dataset --synthetic 20 -o $(NAVTEXT_DEMO)/scenes --force
 	$(BIN)/nipstool detect-navtext $(NAVTEXT_DEMO)/scenes/images/val -o $(NAVTEXT_DEMO)/signs.ndjson \
 	    --annotate $(NAVTEXT_DEMO)/drawn --force
-	$(BIN)/nipstool detect-navtext train $(NAVTEXT_DEMO)/scenes -o $(NAVTEXT_DEMO)/compact.onnx --steps 40 --force
+	$(BIN)/nipstool detect-navtext train $(NAVTEXT_DEMO)/scenes -o $(NAVTEXT_DEMO)/compact.onnx --steps 40 --threads 1 --force
 	$(BIN)/nipstool detect-navtext evaluate $(NAVTEXT_DEMO)/scenes/annotations/val.json \
 	    $(NAVTEXT_DEMO)/compact.onnx --images $(NAVTEXT_DEMO)/scenes
 	$(BIN)/nipstool detect-navtext $(NAVTEXT_DEMO)/scenes/images/val --detector $(NAVTEXT_DEMO)/compact.onnx \

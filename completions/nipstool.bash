@@ -327,11 +327,11 @@ _nipstool() {
             case $prev in
                 -o | --output | --data | --sample-id | --config) files=1 ;;
                 --text-field | --domain-field | --ctx | --tokens | --image-size | --sites | --dtype | --grid | --k | --min-r | --n-null | --mem | --threads | --seed) ;;
-                --method) words=(auto dense spool) ;;
+                --method) words=(auto dense spool sketch) ;;
                 --device) words=(auto cpu cuda mps) ;;
                 --progress) words=(auto plain json none) ;;
                 *)
-                    if [[ $cur == -* ]]; then words=(-o --output --data --text-field --domain-field --ctx --tokens --image-size --sites --dtype --acts --sample-id --grid --k --min-r --n-null --mem --method --compat --resume --json -q --quiet -v --verbose --force --device --threads --seed --progress --config -h --help)
+                    if [[ $cur == -* ]]; then words=(-o --output --data --text-field --domain-field --ctx --tokens --image-size --sites --dtype --acts --sample-id --grid --keep-special --k --min-r --n-null --mem --method --compat --resume --json -q --quiet -v --verbose --force --device --threads --seed --progress --config -h --help)
                     else words=("${verbs[@]}") files=1; fi ;;
             esac ;;
         'rosetta-count fit')
