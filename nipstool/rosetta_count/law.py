@@ -140,8 +140,17 @@ def theil_sen(x: np.ndarray, y: np.ndarray) -> float:
 def quasi_poisson(x: np.ndarray, counts: np.ndarray) -> Poisson | None:
     """log E[C] = log a + alpha log x by iteratively reweighted least squares; dispersion is Pearson's chi2 / df.
 
-    None where it does not converge (all counts 0, or a perfect separation).
+    None where it does not converge (all counts 0, a perfect separation, counts too far apart for one law).
     """
+    import numpy as np
+
+    try:
+        return _reweighted(x, counts)
+    except np.linalg.LinAlgError:
+        return None
+
+
+def _reweighted(x: np.ndarray, counts: np.ndarray) -> Poisson | None:
     import numpy as np
 
     design = np.stack([np.ones(len(x)), np.log(x)], 1)

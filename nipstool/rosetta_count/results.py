@@ -288,10 +288,14 @@ def read_rows(folder: str, name: str) -> list[dict[str, str]]:
     file = check_input(folder) / name
     try:
         with file.open(encoding="utf-8", newline="") as lines:
-            return list(csv.DictReader(lines))
+            rows = list(csv.DictReader(lines))
     except OSError as error:
         raise InputMissingError(
             f"{file}: cannot be read: {reason(error)}; expected the folder of a count"
         ) from error
     except (UnicodeDecodeError, csv.Error) as error:
         raise DataError(f"{file}: is no CSV: {error}") from error
+    for number, row in enumerate(rows, 2):
+        if None in row or None in row.values():
+            raise DataError(f"{file}: line {number} has another number of fields than the first")
+    return rows
