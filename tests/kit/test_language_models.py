@@ -14,8 +14,10 @@ from nipstool.kit.language_models import MOST_BYTES, load_model, read_config_jso
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    sizes = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
-    LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=2)).save_pretrained(tmp_path)
+    config = LlamaConfig(
+        vocab_size=32, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=2
+    )
+    LlamaForCausalLM(config).save_pretrained(tmp_path)
     return tmp_path
 
 
