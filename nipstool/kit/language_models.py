@@ -141,7 +141,6 @@ def load_body(folder: StrPath, *, dtype: str = "auto", device: torch.device | st
     """
     from transformers import AutoModel
 
-    read_config_json(folder)
     model, report = _loaded(AutoModel, folder, dtype)
     stack = decoder_blocks(model)[0].name.rpartition(".")[0]  # a pooler may be missing, a block may not
     odd = [key for key in (*report["missing_keys"], *report["mismatched_keys"]) if f"{stack}." in str(key)]

@@ -8,7 +8,6 @@ run.
 
 import os
 import random
-import resource
 import signal
 import sys
 import tempfile
@@ -24,7 +23,7 @@ from tests.conformance.expect import content, expected_files  # noqa: E402
 from tests.conformance.registry import registered  # noqa: E402
 from tests.conformance.shell import environment  # noqa: E402
 from tests.faults.placing import Places  # noqa: E402
-from tests.faults.process import preload, quietly, run_main  # noqa: E402
+from tests.faults.process import arguments, preload, quietly, run_main  # noqa: E402
 
 OLD = b"old"
 Content = bytes | dict[str, bytes]
@@ -120,14 +119,12 @@ def _forked(case: Case, work: Path, more: list[str], places: Places | None) -> t
 
 def main() -> None:
     """One line a verb; status 1 where anything was found."""
-    words = sys.argv[1:]
-    count = int(words.pop(0)) if words and words[0].isdigit() else 100
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    count, names = arguments(100)
     known = registered(tuple(sorted(environment().items())))
     resumes = {(verb.command, verb.verb) for verb in known.verbs if verb.has("--resume")}
     preload()
     bad = 0
-    for case in writers(words):
+    for case in writers(names):
         again = ["--resume"] if (case.command, case.verb) in resumes else []
         found = killed(case, count, again)
         at = ", ".join(f"{kind} x{n}" for kind, n in sorted(found.at.items()))

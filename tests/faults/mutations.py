@@ -10,7 +10,6 @@ import json
 import os
 import random
 import re
-import resource
 import shutil
 import signal
 import sys
@@ -27,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "plugins")]
 
 from tests.conformance.cases import CASES, Case  # noqa: E402
-from tests.faults.process import preload, quietly, run_main  # noqa: E402
+from tests.faults.process import arguments, preload, quietly, run_main  # noqa: E402
 
 LIMIT_S, SPARE = 10, 64 << 20
 ALLOWED = {0, 1, 2, 65, 66, 69, 73}
@@ -238,12 +237,10 @@ def _reset_peak() -> None:
 
 def main() -> None:
     """One line a reader; status 1 where anything was found."""
-    words = sys.argv[1:]
-    count = int(words.pop(0)) if words and words[0].isdigit() else 2000
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    count, names = arguments(2000)
     preload()
     bad = 0
-    for case, name in readers(words):
+    for case, name in readers(names):
         found = tally(case, name, list(range(count)))
         ends = ", ".join(f"{status} x{n}" for status, n in sorted(found.statuses.items()))
         print(f"{case} {name}: {ends}; slowest {found.slowest:.1f} s, memory +{found.most >> 20} MB", flush=True)

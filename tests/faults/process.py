@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import resource
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -9,6 +10,13 @@ from contextlib import suppress
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+
+
+def arguments(default: int) -> tuple[int, list[str]]:
+    """[N [CASE...]] of the command line: how many, and the cases' names. No run leaves a core file."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    words = sys.argv[1:]
+    return (int(words[0]), words[1:]) if words and words[0].isdigit() else (default, words)
 
 
 def preload() -> None:
