@@ -1,4 +1,4 @@
-"""What is shipped is what the repository holds, and what pyproject.toml names exists."""
+"""What is shipped is what the repository holds, what pyproject.toml names exists, and other Pythons can run it."""
 
 import ast
 import json
@@ -228,3 +228,52 @@ def requirements_of(name: str, extra: str) -> list[Requirement]:
     lines = [line for found in distributions(name=name) for line in found.requires or []]
     needs = map(Requirement, lines)
     return [need for need in needs if need.marker is None or need.marker.evaluate(environment)]
+
+
+# --- other Pythons ---
+
+
+@pytest.fixture(params=["python3.12", "python3.13"])
+def other(request: pytest.FixtureRequest) -> str:
+    """The path of one interpreter."""
+    pyenv = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser().glob(f"versions/*/bin/{request.param}")
+    for found in (shutil.which(request.param), *sorted(map(str, pyenv))):
+        # pyenv's shims are on PATH also for versions that are not chosen, and fail.
+        if found and subprocess.run([found, "-c", ""], capture_output=True).returncode == 0:
+            return found
+    pytest.skip(f"no {request.param} here, on PATH or of pyenv")
+
+
+@pytest.fixture
+def words_alone(other: str, root: Path, tmp_path: Path) -> Path:
+    """A folder with what the command line is made of: typer and what it needs, built for that interpreter."""
+    folder = tmp_path / "words"
+    pip = [other, "-m", "pip", "install", "--quiet", "--retries", "0", "--target", str(folder)]
+    done = subprocess.run([*pip, "-c", str(root / "constraints.txt"), "typer"], capture_output=True, text=True)
+    if done.returncode != 0:
+        pytest.skip(f"pip of {other} cannot fetch typer: {done.stderr.strip()[-200:]}")
+    return folder
+
+
+def test_the_wheel_without_torch(
+    other: str, installed: Path, words_alone: Path, tmp_path: Path, pyproject: dict[str, Any]
+) -> None:
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        path = os.pathsep.join(map(str, (installed, words_alone)))
+        environment = {"PATH": os.environ["PATH"], "PYTHONPATH": path, "COLUMNS": "80", "LC_ALL": "C.UTF-8"}
+        # Without the site, so that what the interpreter has installed of its own cannot help.
+        command = [other, "-S", "-B", "-m", "nipstool", *words]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+
+    names = pyproject["project"]["entry-points"]["nipstool.commands"]
+    whole = run("--help")
+    assert whole.returncode == 0, whole.stderr
+    for name in names:
+        assert name in whole.stdout
+        told = run(name, "--help")
+        assert (told.returncode, told.stderr) == (0, ""), name
+        assert "Usage:" in told.stdout
+        refused = run(name, "--no-such-option")
+        assert (refused.returncode, refused.stderr.count("\n")) == (2, 1), refused.stderr
+    for shell in ("bash", "zsh", "fish"):
+        assert set(names) <= set(run("completion", shell).stdout.replace("'", " ").replace(":", " ").split())
