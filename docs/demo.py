@@ -6,13 +6,19 @@ loads nothing from elsewhere.
 """
 
 import html
+import itertools
 import os
 import re
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from PIL import Image
+
+from nipstool.cli import found, one_line_help
 
 ROOT = Path(__file__).resolve().parent.parent
 DEMO = ROOT / "demo"
@@ -26,10 +32,14 @@ STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 72rem; margin: 0 auto; padding: 1rem; }
 h1 { line-height: 1.2; } h2 { border-top: 1px solid var(--line); padding-top: 1.5rem; margin-top: 2.5rem; }
 nav a { display: inline-block; margin-right: 1rem; }
-pre { background: var(--soft); padding: .8rem; overflow-x: auto; font-size: .82rem; tab-size: 12; }
+pre, .rows { background: var(--soft); padding: .5rem .8rem; margin: 0; overflow-x: auto; }
+pre { white-space: pre-wrap; overflow-wrap: anywhere; font-size: .82rem; } .said { margin-top: 1rem; }
+table { border-collapse: collapse; font-size: .82rem; } td, th { padding: .1rem 1.2rem .1rem 0; text-align: left; }
+th { border-bottom: 1px solid var(--line); } td { font-variant-numeric: tabular-nums; white-space: nowrap; }
 pre b { color: #0072b2; } @media (prefers-color-scheme: dark) { pre b { color: #56b4e9; } }
 .pictures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 26rem), 1fr)); gap: 1rem; }
-figure { margin: 0; } figcaption { font-size: .85rem; overflow-wrap: anywhere; }
+figure { margin: 0; } figure.wide { grid-column: 1 / -1; }
+figcaption { font-size: .85rem; overflow-wrap: anywhere; }
 figure img { max-width: 100%; height: auto; background: #fff; border: 1px solid var(--line); }
 """
 
@@ -89,12 +99,24 @@ def page(shown: list[Shown]) -> str:
 
 def section(one: Shown) -> str:
     """One capability: its commands and what they printed, its pictures, its pages."""
-    text = "\n".join(map(marked, one.output.splitlines()))
     figures = "".join(map(figure, pictures(one.folder)))
     return (
-        f'<h2 id="{one.name}">{one.name}</h2><div class="pictures">{figures}</div>'
-        f"{''.join(map(link, sorted(one.folder.rglob('*.html'))))}<pre>{text}</pre><p>{one.seconds:.0f} s</p>"
+        f'<h2 id="{one.name}">{one.name}</h2><p>{html.escape(one_line_help(found()[one.name]))}</p>'
+        f'<div class="pictures">{figures}</div>'
+        f"{''.join(map(link, sorted(one.folder.rglob('*.html'))))}"
+        f'<div class="said">{"".join(said(one.output.splitlines()))}</div><p>{one.seconds:.0f} s</p>'
     )
+
+
+def said(lines: list[str]) -> Iterator[str]:
+    """What was printed: tab-separated rows of one width as a table, the rest line by line."""
+    for tabs, group in itertools.groupby(lines, key=lambda line: line.count("\t")):
+        if tabs == 0:
+            yield f"<pre>{chr(10).join(map(marked, group))}</pre>"
+            continue
+        head, *rows = (map(html.escape, line.split("\t")) for line in group)
+        body = "".join(f"<tr><td>{'</td><td>'.join(row)}</td></tr>" for row in rows)
+        yield f'<div class="rows"><table><tr><th>{"</th><th>".join(head)}</th></tr>{body}</table></div>'
 
 
 def marked(line: str) -> str:
@@ -114,8 +136,12 @@ def pictures(folder: Path) -> list[Path]:
 
 
 def figure(path: Path) -> str:
+    """A picture that opens in full; a wide one has the whole row."""
+    with Image.open(path) as picture:
+        wide = ' class="wide"' if picture.width > 2 * picture.height else ""
     name = html.escape(path.relative_to(DEMO).as_posix())
-    return f'<figure><img src="{name}" alt="{name}" loading="lazy"><figcaption>{name}</figcaption></figure>'
+    shown = f'<a href="{name}"><img src="{name}" alt="{name}" loading="lazy"></a>'
+    return f"<figure{wide}>{shown}<figcaption>{name}</figcaption></figure>"
 
 
 def link(path: Path) -> str:

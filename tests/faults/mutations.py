@@ -75,10 +75,7 @@ def huge(data: bytes, draw: random.Random) -> bytes:
     words = [found.span() for found in re.finditer(rb"-?\d+(\.\d+)?", data[: 1 << 16])]
     if words and draw.random() < 0.7:
         a, b = draw.choice(words)
-        value = draw.choice(
-            (b"99999999999999999999", b"-1", b"0", b"1e308", b"NaN", b"2147483648", b"4611686018427387904")
-        )
-        return data[:a] + value + data[b:]
+        return data[:a] + draw.choice(NUMBERS) + data[b:]
     at = draw.randrange(min(len(data), 512))
     return data[:at] + draw.choice((b"\xff\xff\xff\x7f", b"\xff" * 8, b"\x00\x00\x00\x80")) + data[at + 4 :]
 
