@@ -24,6 +24,7 @@ from nipstool.kit.errors import DataError, InputMissingError
 SPLITS = ("train", "val")
 CATEGORIES = {"navtext": 1, "other": 2, "ignore": 3}
 LABELS = {1: "nav", 2: "other", 3: "ignore"}
+FARTHEST = 1e7  # px: what lies beyond is no corner of a picture
 YOLO = ("nav", "other")  # what YOLO cannot say, `ignore`, is left out of its files
 
 
@@ -149,12 +150,10 @@ def _pictures(document: Mapping[str, Any]) -> list[Picture]:
 def _truth(entry: Mapping[str, Any], label: str) -> Truth:
     attributes = entry.get("attributes") or {}
     if entry.get("segmentation"):
-        polygon = np.array(entry["segmentation"][0], np.float32).reshape(-1, 2)
+        corners = entry["segmentation"][0]
     else:
-        x, y, width, height = entry["bbox"]
-        polygon = np.array([(x, y), (x + width, y), (x + width, y + height), (x, y + height)], np.float32)
-    if len(polygon) < 3 or not np.isfinite(polygon).all():
-        raise ValueError(f"annotation {entry.get('id')} has {len(polygon)} corners; expected 3 or more")
+        corners = corners_of(entry["bbox"])
+    polygon = polygon_of(corners, f"annotation {entry.get('id')}")
     kind = attributes.get("kind") or ""
     return Truth(
         polygon,
@@ -164,6 +163,20 @@ def _truth(entry: Mapping[str, Any], label: str) -> Truth:
         attributes.get("score"),
         attributes.get("evidence"),
     )
+
+
+def corners_of(box: Sequence[float]) -> list[tuple[float, float]]:
+    """The four corners of x, y, width, height."""
+    x, y, width, height = box
+    return [(x, y), (x + width, y), (x + width, y + height), (x, y + height)]
+
+
+def polygon_of(corners: Any, what: str) -> Polygon:
+    """Corners (px), listed in pairs or in a row, as float32 [k, 2]; ValueError unless k >= 3 and they are near."""
+    polygon = np.array(corners, np.float64).reshape(-1, 2)
+    if len(polygon) < 3 or not (np.abs(polygon) <= FARTHEST).all():
+        raise ValueError(f"{what} has {len(polygon)} corners; expected 3 or more, within {FARTHEST:.0e} px")
+    return polygon.astype(np.float32)
 
 
 def place_of(name: str) -> str:

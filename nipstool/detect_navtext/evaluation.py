@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from nipstool.detect_navtext import dataset, metrics
 from nipstool.detect_navtext.compact import Compact
-from nipstool.detect_navtext.dataset import Picture
+from nipstool.detect_navtext.dataset import Picture, corners_of, polygon_of
 from nipstool.detect_navtext.lines import Image
 from nipstool.detect_navtext.metrics import Found, Rates, Tally
 from nipstool.detect_navtext.relevance import load_classifier
@@ -109,19 +109,14 @@ def _of_document(document: Any) -> Iterator[Mapping[str, Any]]:
 
 def _prediction(row: Any, where: str) -> Prediction:
     try:
-        polygon = row.get("polygon") or (row.get("segmentation") or [None])[0] or _corners(row["bbox"])
-        points = np.array(polygon, np.float32).reshape(-1, 2)
+        corners = row.get("polygon") or (row.get("segmentation") or [None])[0] or corners_of(row["bbox"])
+        points = polygon_of(corners, "it")
         score = row.get("nav_score", row.get("score"))
-        if len(points) < 3 or not np.isfinite(points).all() or score is None:
-            raise ValueError(f"{len(points)} corners and the score {score}")
+        if score is None:
+            raise ValueError("it has no score")
         return Prediction(str(row["image"]), points, float(score), str(row.get("kind") or "other"))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DataError(f"{where} is no detection with image, polygon and nav_score: {error}") from error
-
-
-def _corners(box: Sequence[float]) -> list[tuple[float, float]]:
-    x, y, width, height = box
-    return [(x, y), (x + width, y), (x + width, y + height), (x, y + height)]
 
 
 def beside(pictures: Sequence[Picture], predictions: Iterable[Prediction]) -> tuple[list[Found], int]:

@@ -96,6 +96,7 @@ def _prefixes(axes: Axes, one: PairCount) -> None:
         axes.legend(fontsize=8, frameon=False)
     else:
         axes.text(0.5, 0.5, "not computed by a sketch", ha="center", transform=axes.transAxes, color=GREY)
+    axes.locator_params(axis="x", nbins=5)
     plain(axes, "the count on parts of the samples", "samples", "mutual pairs")
 
 
