@@ -25,6 +25,7 @@ from nipstool.eeg_pretrain.run_folder import RunFolder, save_run
 from nipstool.eeg_pretrain.stream import readings
 from nipstool.eeg_pretrain.text_model import text_reader
 from nipstool.eeg_pretrain.train import LOG, Trained, Trainer, prior_shift, train
+from nipstool.kit.distributed import joined
 from nipstool.kit.files import StrPath, sha256
 from nipstool.kit.parts import part_of
 from nipstool.kit.progress import Progress, silent
@@ -72,12 +73,12 @@ def run_training(
     Raises DataError where nothing can be trained on, NipsError where the loss stops being a number, and the errors
     of an output that cannot be made.
     """
-    with ranks.process_group(torch.device(settings.device)):
-        first, device = ranks.rank() == 0, ranks.own_device(torch.device(settings.device))
+    with joined(str(settings.device)) as group:
+        first = group.rank == 0
         folder = RunFolder(output, force=force, resume=resume) if first else nullcontext(_part(output))
         with folder as part:
             ranks.together()
-            about = _train_in(part, recordings, output, settings, device, resume, progress, note)
+            about = _train_in(part, recordings, output, settings, resume, progress, note)
         ranks.together()
     return about
 
@@ -91,7 +92,6 @@ def _train_in(
     recordings: Sequence[Recording],
     output: StrPath,
     settings: Settings,
-    device: torch.device,
     resume: bool,
     progress: Progress,
     note: Callable[[str], None],
@@ -102,7 +102,7 @@ def _train_in(
         reader, width = text_reader(settings.text_model)
         config = replace(config, text_width=width)
     corpus = Corpus(recordings, config, recipe, recipe.context or config.context)
-    trainer = Trainer(corpus, config, recipe, settings.seed, device, settings.half)
+    trainer = Trainer(corpus, config, recipe, settings.seed, torch.device(settings.device), settings.half)
     if reader is not None:
         trainer.read_texts = reader
     same = {"config": as_plain(config), "recipe": as_plain(recipe), "seed": settings.seed}

@@ -2,34 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-
-
-@contextmanager
-def process_group(device: torch.device) -> Iterator[None]:
-    """The ranks that torchrun started, joined; nothing where it did not start this process."""
-    if not dist.is_torchelastic_launched():
-        yield
-        return
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    try:
-        yield
-    finally:
-        dist.destroy_process_group()
-
-
-def own_device(device: torch.device) -> torch.device:
-    """The device of this process: each rank of a machine has a GPU of its own."""
-    if device.type != "cuda" or device.index is not None or not dist.is_initialized():
-        return device
-    own = torch.device("cuda", rank() % torch.cuda.device_count())
-    torch.cuda.set_device(own)
-    return own
 
 
 def rank() -> int:

@@ -45,14 +45,31 @@ class Group:
                 dist.all_reduce(tensor)
 
 
+def launched() -> bool:
+    """Whether torchrun started this process."""
+    import torch.distributed as dist
+
+    return dist.is_available() and dist.is_torchelastic_launched()
+
+
+def local_rank() -> int:
+    """This process's number among those that torchrun started on this machine."""
+    from torch.distributed.distributed_c10d import get_node_local_rank
+
+    return get_node_local_rank(0)
+
+
 @contextmanager
 def joined(device: str = "cpu") -> Iterator[Group]:
     """The group that torchrun started this process in; gloo on the CPU, nccl on CUDA."""
+    import torch
     import torch.distributed as dist
 
-    if not (dist.is_available() and dist.is_torchelastic_launched()):
+    if not launched():
         yield Group()
         return
+    if device.startswith("cuda"):
+        torch.cuda.set_device(device)  # where objects are gathered, too
     dist.init_process_group("nccl" if device.startswith("cuda") else "gloo")
     try:
         yield Group(dist.get_rank(), dist.get_world_size())

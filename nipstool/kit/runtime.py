@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
+from nipstool.kit.distributed import launched, local_rank
 from nipstool.kit.errors import UnavailableError, UsageError
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ _SHORT = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16"}
 def choose_device(name: str) -> torch.device:
     """The torch device that `--device` means: auto takes CUDA when there is one, else the CPU.
 
+    Of several processes that torchrun started on one machine each has a GPU of its own, unless one is named.
+
     Raises:
         UsageError: the name is no device.
         UnavailableError: the device is not on this machine.
@@ -35,14 +38,16 @@ def choose_device(name: str) -> torch.device:
     if kind not in ("auto", "cpu", "cuda", "mps") or (index and not (kind == "cuda" and index.isdigit())):
         raise UsageError(f"--device {name}: expected auto, cpu, cuda, cuda:N or mps")
     if kind == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        kind = "cuda" if torch.cuda.is_available() else "cpu"
     if kind == "cuda" and not torch.cuda.is_available():
         raise UnavailableError(f"--device {name}: torch {torch.__version__} sees no CUDA device here")
     if kind == "cuda" and index and int(index) >= torch.cuda.device_count():
         raise UnavailableError(f"--device {name}: this machine has {torch.cuda.device_count()} CUDA device(s)")
     if kind == "mps" and not torch.backends.mps.is_available():
         raise UnavailableError("--device mps: no Metal device here")
-    return torch.device(name)
+    if kind == "cuda" and not index and launched():
+        return torch.device("cuda", local_rank() % torch.cuda.device_count())
+    return torch.device(kind, int(index)) if index else torch.device(kind)
 
 
 def float_dtype(name: str | None) -> str | None:
