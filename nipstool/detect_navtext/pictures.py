@@ -21,6 +21,7 @@ SUFFIXES = frozenset(
 )
 _PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
 _MOST = 1 << 30  # pixels, as OpenCV's own limit
+_DEFLATE = 1032  # bytes that one byte of deflate can stand for, at the most
 
 
 class _Codecs:
@@ -110,11 +111,22 @@ def _cut_short(data: bytes) -> str | None:
     if data.startswith(_JPEG):
         return None if data.find(b"\xff\xd9", _start_of_scan(data)) >= 0 else "a JPEG without its end marker"
     if data.startswith(_PNG):
-        return None if data.rfind(b"IEND") >= 0 else "a PNG without its last chunk"
+        return _beyond_deflate(data) if data.rfind(b"IEND") >= 0 else "a PNG without its last chunk"
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         size = struct.unpack("<I", data[4:8])[0] + 8
         return None if len(data) >= size else f"a WebP of {size} bytes, {len(data)} are there"
     return None
+
+
+def _beyond_deflate(data: bytes) -> str | None:
+    """What a PNG's header claims, where that is more than its bytes can hold; told before memory is taken for it."""
+    if len(data) < 26:
+        return "a PNG without its header"
+    width, height, bits, colours = struct.unpack(">IIBB", data[16:26])
+    row = 1 + width * bits * {2: 3, 4: 2, 6: 4}.get(colours, 1) // 8
+    if height * row <= _DEFLATE * len(data):
+        return None
+    return f"a PNG of {width} x {height} pixels, {len(data)} bytes are there"
 
 
 def _start_of_scan(data: bytes) -> int:

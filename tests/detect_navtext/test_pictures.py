@@ -84,6 +84,17 @@ def test_a_picture_cut_short_is_refused(suffix: str, part: float) -> None:
         decoded(whole[: int(part * len(whole))], "a")
 
 
+def test_a_png_that_claims_more_than_it_can_hold_is_refused_before_it_is_decoded() -> None:
+    plain = cv2.imencode(".png", np.zeros((4000, 6000, 3), np.uint8), [cv2.IMWRITE_PNG_COMPRESSION, 9])[
+        1
+    ].tobytes()
+    assert decoded(plain, "a").shape == (4000, 6000, 3)
+    assert len(plain) > 4000 * 18001 / 1032
+    claimed = plain[:16] + struct.pack(">II", 12000, 8000) + plain[24:]
+    with pytest.raises(DataError, match=r"^a: is cut short: a PNG of 12000 x 8000 pixels, \d+ bytes are there$"):
+        decoded(claimed, "a")
+
+
 def test_what_stands_behind_a_jpeg_and_a_thumbnail_in_it_do_no_harm() -> None:
     whole, thumbnail = encoded(".jpg"), encoded(".jpg")
     segment = b"\xff\xe1" + struct.pack(">H", len(thumbnail) + 2) + thumbnail
