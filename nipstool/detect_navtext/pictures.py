@@ -119,7 +119,7 @@ def _cut_short(data: bytes) -> str | None:
 
 
 def _beyond_deflate(data: bytes) -> str | None:
-    """What a PNG's header claims, where that is more than its bytes can hold; told before memory is taken for it."""
+    """What a PNG claims, where that is more than its bytes can hold; told before memory is taken for it."""
     if len(data) < 26:
         return "a PNG without its header"
     width, height, bits, colours = struct.unpack(">IIBB", data[16:26])
