@@ -160,7 +160,7 @@ def fit(
 
     paths = [model, *(data or [])]
     _check_outputs(output, given["plot"], paths, given["force"])
-    run = _start(given)
+    run = options.start(given["threads"])
     done = fit_files(
         paths,
         output,
@@ -204,7 +204,7 @@ def predict(
     terminal = Terminal(False, quiet, verbose, "none", data_on_stdout=True)
     from nipstool.probe_length.job import predict_file
 
-    _start(given)
+    options.start(given["threads"])
     reading = _reading({**given, "skip_bad": skip_bad, "batch_tokens": batch_tokens})
     skipped = predict_file(probe, prompts, model, coverage, budget, reading, _write)
     if skipped:
@@ -227,7 +227,7 @@ def evaluate(
     from nipstool.probe_length.job import evaluate_files, is_statistics, transfer_files
 
     _check_outputs(None, given["plot"], [probe, *data], given["force"])
-    run = _start(given)
+    run = options.start(given["threads"])
     if is_statistics(probe):
         done = transfer_files([probe, *data])
     else:
@@ -262,7 +262,7 @@ def trace(
 
     inputs = [probe, *data, *([] if markers is None else [markers])]
     _check_outputs(output, given["plot"], inputs, given["force"])
-    run = _start(given)
+    run = options.start(given["threads"])
     how = Tracing(tuple(pattern or ()), markers, window, high_loss, given["seed"])
     done = trace_files(
         probe, data, output, model, _reading(given), how, force=given["force"], stage=terminal.progress
@@ -300,7 +300,7 @@ def generate(
     from nipstool.probe_length.job import generate_file
 
     _check_outputs(output, None, [model, prompts], given["force"])
-    run = _start(given)
+    run = options.start(given["threads"])
     how = Sampling(n, max_new, temperature, top_p, given["seed"], batch_tokens)
     kinds = None if synthetic is None else (synthetic, number, lengths)
     reading = _reading({**given, "skip_bad": skip_bad, "batch_tokens": batch_tokens})
@@ -356,14 +356,6 @@ def _check_outputs(output: str | None, plot: Path | None, inputs: list[str], for
         check_output(output, inputs=inputs, force=force, binary=not output.endswith("l"))
     if plot is not None:
         options.check_plot(plot, force=force, beside=[*inputs, *([output] if output else [])])
-
-
-def _start(given: Given) -> Any:
-    from nipstool.kit.manifest import Run
-    from nipstool.kit.runtime import set_threads
-
-    set_threads(given["threads"])
-    return Run(sys.argv)
 
 
 def _reading(given: Given) -> "Reading":

@@ -1,8 +1,5 @@
 """Prune language models by Neural Spectral Capacity; plan, score and search architectures without data."""
 
-import sys
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +7,6 @@ import typer
 
 from nipstool import options
 from nipstool.kit.errors import InputMissingError, UsageError
-from nipstool.kit.progress import Progress
 from nipstool.options import ProgressStyle
 from nipstool.terminal import Terminal
 
@@ -110,7 +106,7 @@ def prune(
       nipstool prune-nsc Llama-2-7b --params 5.7B --units layers -o smaller
     """
     terminal = Terminal(json, quiet, verbose, progress.value)
-    run = _start(threads)
+    run = options.start(threads)
     from nipstool.kit.runtime import choose_device
     from nipstool.prune_nsc import prune as prune_model
     from nipstool.prune_nsc import report
@@ -129,7 +125,7 @@ def prune(
         device=choose_device(device),
         resume=resume,
         force=force,
-        stages=_Stages(terminal),
+        stages=terminal,
     )
     run.write(Path(output), device=device, seed=seed, inputs=pruned.inputs, result=report.summary(pruned))
     if json:
@@ -178,7 +174,7 @@ def plan(
       nipstool prune-nsc plan Llama-2-7b/config.json --params 5.7B -o plan.json
     """
     terminal = Terminal(json, quiet, verbose, progress.value, data_on_stdout=output == "-")
-    run = _start(threads)
+    run = options.start(threads)
     from nipstool.prune_nsc import plan as make_plan
 
     settings = _settings(
@@ -228,7 +224,7 @@ def score(
     if sum(arch == "-" for arch in archs) > 1:
         raise UsageError("- is named twice, and standard input can be read once")
     if spectra == "weights":
-        _start(threads)
+        options.start(threads)
     scores, failed = [], None
     for arch in archs:
         try:
@@ -276,7 +272,7 @@ def search(
       nipstool prune-nsc search space.toml --max-params 40M
     """
     terminal = Terminal(json, quiet, verbose, progress.value, data_on_stdout=output == "-")
-    run = _start(threads)
+    run = options.start(threads)
     from nipstool.prune_nsc import report
     from nipstool.prune_nsc.capacity import Scale
     from nipstool.prune_nsc.quantities import count
@@ -295,27 +291,6 @@ def search(
         terminal.table(title, report.SEARCH_COLUMNS, report.search_rows(found))
         terminal.text(report.proof(found))
     _deliver(terminal, run, found, output, space, force)
-
-
-@dataclass(frozen=True)
-class _Stages:
-    """How long work is shown: notes and a progress for each stage."""
-
-    terminal: Terminal
-
-    def say(self, text: str) -> None:
-        self.terminal.note(text)
-
-    def stage(self, label: str) -> AbstractContextManager[Progress]:
-        return self.terminal.progress(label)
-
-
-def _start(threads: int | None) -> Any:
-    from nipstool.kit.manifest import Run
-    from nipstool.kit.runtime import set_threads
-
-    set_threads(threads)
-    return Run(sys.argv)
 
 
 def _budgets(params: str | None, ratio: float | None, flops: str | None, kv_bytes: str | None) -> "Budgets":

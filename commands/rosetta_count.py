@@ -126,7 +126,7 @@ def count(
       nipstool rosetta-count --acts a.npy b.npy -o shared
     """
     terminal = Terminal(json, quiet, verbose, progress.value)
-    run = _start(threads)
+    run = options.start(threads)
     from nipstool.kit.distributed import joined
     from nipstool.kit.runtime import choose_device
     from nipstool.rosetta_count.job import Request
@@ -235,7 +235,7 @@ def inspect(
       nipstool rosetta-count inspect shared -o shared.html
     """
     terminal = Terminal(json, quiet, verbose, progress.value, data_on_stdout=output == "-")
-    run = _start(threads)
+    run = options.start(threads)
     from nipstool.kit.files import check_output, sha256, write_text
     from nipstool.kit.runtime import choose_device
     from nipstool.rosetta_count.contexts import look, parse_neurons
@@ -280,7 +280,7 @@ def filter_data(
       nipstool rosetta-count filter-data shared --domain code < docs.jsonl
     """
     terminal = Terminal(False, quiet, verbose, "none", data_on_stdout=True)
-    _start(threads)
+    options.start(threads)
     from nipstool.kit.runtime import choose_device
     from nipstool.kit.streams import open_stream
     from nipstool.rosetta_count import filtering
@@ -310,22 +310,14 @@ class _Stages:
     terminal: Terminal
     kept: list[str] = field(default_factory=list)
 
-    def say(self, text: str) -> None:
+    def note(self, text: str) -> None:
         if self.terminal.verbose or (sys.stderr is not None and sys.stderr.isatty()):
             self.terminal.note(text)
         else:
             self.kept.append(text)
 
-    def stage(self, label: str) -> AbstractContextManager[Progress]:
+    def progress(self, label: str) -> AbstractContextManager[Progress]:
         return self.terminal.progress(label)
-
-
-def _start(threads: int | None) -> Any:
-    from nipstool.kit.manifest import Run
-    from nipstool.kit.runtime import set_threads
-
-    set_threads(threads)
-    return Run(sys.argv)
 
 
 def _trend_rows(found: "Fit") -> list[tuple[str, float, float, float, float]]:

@@ -7,6 +7,7 @@ takes from here the options that mean something for it.
 import atexit
 import os
 import shutil
+import sys
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterable
@@ -15,12 +16,15 @@ from enum import StrEnum
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from nipstool.cli import option_name
 from nipstool.kit.errors import UsageError
+
+if TYPE_CHECKING:
+    from nipstool.kit.manifest import Run
 
 
 class ProgressStyle(StrEnum):
@@ -195,3 +199,14 @@ def keep_homes_clean() -> None:
     if "MPLCONFIGDIR" not in os.environ and not os.path.isdir(os.path.join(cache, "matplotlib")):
         os.environ["MPLCONFIGDIR"] = place = tempfile.mkdtemp(prefix="nipstool-")
         atexit.register(shutil.rmtree, place, ignore_errors=True)
+
+
+def start(threads: int | None) -> "Run":
+    """The manifest of this run, its clock started before anything heavy is imported; torch has its threads."""
+    from nipstool.kit.manifest import Run
+
+    run = Run(sys.argv)
+    from nipstool.kit.runtime import set_threads
+
+    set_threads(threads)
+    return run

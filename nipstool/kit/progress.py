@@ -3,8 +3,8 @@
 import json
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import TextIO
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Protocol, TextIO
 
 Progress = Callable[[int, int], None]
 """`progress(done, total)`: units done so far, and units in all (0 where nobody knows)."""
@@ -14,6 +14,28 @@ INTERVAL_S = 0.5  # between two lines of plain or JSON progress
 
 def silent(done: int, total: int) -> None:
     """The progress of a notebook that wants none."""
+
+
+class Stages(Protocol):
+    """How work in several stages is shown: lines for people, and a progress for each named stage."""
+
+    def note(self, text: str) -> None:
+        """A line."""
+
+    def progress(self, label: str) -> AbstractContextManager[Progress]:
+        """The progress of one stage."""
+        ...
+
+
+class Silent:
+    """Stages that show nothing."""
+
+    def note(self, text: str) -> None:
+        """Nothing."""
+
+    def progress(self, label: str) -> AbstractContextManager[Progress]:
+        """A progress that shows nothing."""
+        return nullcontext(silent)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from nipstool.kit.language_models import quiet
+from nipstool.kit.small_models import prepare, save, small_llama, train
 
 WORDS = ("apple", "river", "stone", "cloud", "tiger", "music")
 DIGITS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
@@ -25,18 +25,12 @@ SPECIAL = ("<pad>", "<s>", "</s>")
 
 def write_demo(folder: Path) -> None:
     """Trains and writes the model, its prompts and the answers with restarts."""
-    import torch
-
-    torch.manual_seed(0)
-    torch.set_num_threads(min(2, torch.get_num_threads()))
+    prepare()
     random = Random(0)
     tokenizer = _words_tokenizer()
-    model = _small_llama(tokenizer)
-    _train(model, tokenizer, random)
-    folder.mkdir(parents=True, exist_ok=True)
-    with quiet():
-        model.save_pretrained(folder / "model")
-    tokenizer.save_pretrained(folder / "model")
+    model = small_llama(tokenizer, width=64, ffn=160, heads=4, positions=128)
+    train(model, _batches(tokenizer, random), STEPS, 3e-3)
+    save(folder / "model", model, tokenizer)
     _write_rows(folder / "prompts.jsonl", [{"id": f"p{i}", "prompt": _task(random)[0]} for i in range(120)])
     answers, markers = _restarts(random)
     _write_rows(folder / "restarts.jsonl", answers)
@@ -88,41 +82,7 @@ def _words_tokenizer() -> Any:
     )
 
 
-def _small_llama(tokenizer: Any) -> Any:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    return LlamaForCausalLM(
-        LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=64,
-            intermediate_size=160,
-            num_hidden_layers=4,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            max_position_embeddings=128,
-            bos_token_id=1,
-            eos_token_id=2,
-            pad_token_id=0,
-            tie_word_embeddings=True,
-        )
-    )
-
-
-def _train(model: Any, tokenizer: Any, random: Random) -> None:
-    import torch
-
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, weight_decay=0.01, betas=(0.9, 0.98))
-    rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=STEPS, pct_start=0.1)
-    for batch in _batches(tokenizer, random):
-        labels = torch.where(batch == 0, -100, batch)
-        model(input_ids=batch, labels=labels).loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        rate.step()
-
-
-def _batches(tokenizer: Any, random: Random) -> Iterator[Any]:
+def _batches(tokenizer: Any, random: Random) -> Iterator[tuple[Any, Any]]:
     import torch
     from torch.nn.utils.rnn import pad_sequence
 
@@ -133,7 +93,8 @@ def _batches(tokenizer: Any, random: Random) -> Iterator[Any]:
             if random.random() < 0.15 and len(answer) > 2:
                 answer, _ = _taken_back(answer, random)
             rows.append(torch.tensor([*tokenizer(f"{prompt} {' '.join(answer)}").input_ids, 2]))
-        yield pad_sequence(rows, batch_first=True)
+        ids = pad_sequence(rows, batch_first=True)
+        yield ids, torch.where(ids == 0, -100, ids)
 
 
 def _write_rows(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -12,11 +12,11 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from nipstool.kit.errors import DataError, UsageError
 from nipstool.kit.language_models import load_model, load_tokenizer
-from nipstool.kit.progress import Progress
+from nipstool.kit.progress import Stages
 from nipstool.prune_nsc.decoder import Decoder, open_checkpoint
 from nipstool.prune_nsc.plan import Plan
 from nipstool.prune_nsc.sampling import noise, of_text, sampled
@@ -24,8 +24,6 @@ from nipstool.prune_nsc.selection import Kept, Scores, top
 from nipstool.prune_nsc.statistics import Moments, moments, repaired, scores_of, turns
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from torch import Tensor
 
 LAYER_TOKENS = 2048  # enough for a mean cosine; channels need max(12288, 4 x width)
@@ -40,17 +38,6 @@ class Source:
     tokens: int | None
     text: str | None
     seed: int
-
-
-class Stages(Protocol):
-    """How the work is shown: what is said, and a progress for each named stage."""
-
-    def say(self, text: str) -> None:
-        """A line for people."""
-
-    def stage(self, label: str) -> AbstractContextManager[Progress]:
-        """The progress of one stage."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -101,13 +88,13 @@ def measure(
 
     tokens = _token_count(decoder, plan, source)
     _prepare(work, _key(decoder, plan, source, tokens), resume)
-    with stages.stage("load"):
+    with stages.progress("load"):
         model = load_model(decoder.source, dtype=torch.float32, device=device)
         _check_finite(model, decoder)
     batches = _batches(model, decoder, source, tokens, work, stages)
     held = sum(batch.numel() for batch in batches)
     if plan.units == "layers":
-        with stages.stage("measure") as show:
+        with stages.progress("measure") as show:
             return Measured(turns=protected(turns(model, decoder, batches, show), plan), tokens=held)
     repair = held >= 4 * decoder.dense.ffn and any(
         width is not None and width.ffn != decoder.dense.ffn for width in plan.answer.layers
@@ -183,8 +170,8 @@ def _sampled(model: Any, source: Source, tokens: int, work: Path, stages: Stages
     while (file := work / f"sampled-{len(done)}.safetensors").exists():
         done.append(load_file(file)["ids"])
     batches = []
-    with stages.stage("sample") as show:
-        for index, ids in enumerate(sampled(model, tokens, source.seed, stages.say, done, show)):
+    with stages.progress("sample") as show:
+        for index, ids in enumerate(sampled(model, tokens, source.seed, stages.note, done, show)):
             batches.append(ids)
             if index >= len(done):
                 part = work / "part"
@@ -206,7 +193,7 @@ def _of_layers(
     heads = plan.units == "ffn,groups"
     files = [_layer_file(work, layer) for layer in range(len(decoder.blocks))]
     if not all(file.exists() for file in files):
-        with stages.stage("measure") as show:
+        with stages.progress("measure") as show:
             for layer, sums in moments(model, decoder, batches, full=repair, heads=heads, progress=show):
                 _store(model, decoder, plan, layer, sums, repair, files[layer])
     found = [load_file(file) for file in files]

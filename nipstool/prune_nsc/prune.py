@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 from nipstool.kit.errors import InputMissingError, NipsError, UsageError
 from nipstool.kit.files import AtomicFolder, check_output, sha256
 from nipstool.kit.language_models import load_model, load_tokenizer, to_config
-from nipstool.kit.progress import Progress, silent
+from nipstool.kit.progress import Silent, Stages
 from nipstool.kit.records import to_json
 from nipstool.prune_nsc.check import check_blocks, check_counts, check_logits, load_pruned, two_fit
 from nipstool.prune_nsc.decoder import Decoder, has_weights
-from nipstool.prune_nsc.measuring import Measured, Source, Stages, measure, protected, random_scores
+from nipstool.prune_nsc.measuring import Measured, Source, measure, protected, random_scores
 from nipstool.prune_nsc.perplexity import perplexity, pieces, read_text
 from nipstool.prune_nsc.plan import Budgets, Plan, Settings, plan
 from nipstool.prune_nsc.selection import Kept, select
@@ -28,17 +28,6 @@ if TYPE_CHECKING:
 
 CHANNELS = ("self", "noise", "random")
 PLAN_FILE = "nsc_plan.json"
-
-
-class Silent:
-    """Shows nothing."""
-
-    def say(self, text: str) -> None:
-        """Nothing."""
-
-    def stage(self, label: str) -> AbstractContextManager[Progress]:
-        """A progress that shows nothing."""
-        return nullcontext(silent)
 
 
 @dataclass(frozen=True)
@@ -101,12 +90,12 @@ def prune(
         raise UsageError(f"--tokens {tokens}: expected 2 or more")
     check_output(output, inputs=[model], force=force, folder=True)
     texts = [read_text(path) for path in (calibration, evaluate) if path is not None]
-    with stages.stage("plan") as show:
+    with stages.progress("plan") as show:
         decoder, found = plan(model, budgets, settings, progress=show)
     if not has_weights(model):
         raise InputMissingError(f"{Path(model) / 'model.safetensors'}: no weights there, nor an index of shards")
     for line in found.warnings:
-        stages.say(f"warning: {line}")
+        stages.note(f"warning: {line}")
     seed = (settings or Settings()).seed
     text = texts[0] if calibration is not None else None
     source = Source("text" if text is not None else channels, tokens, text, seed)
@@ -114,7 +103,7 @@ def prune(
     with AtomicFolder(output, force=force) as part, _removed_after_failure(work):
         measured = _measured(decoder, found, source, device, work, resume, stages)
         kept = select(decoder, found.answer.layers, measured.scores, measured.turns)
-        with stages.stage("write") as show:
+        with stages.progress("write") as show:
             write_slices(decoder, kept, part, repaired=measured.repaired(kept), progress=show)
         write_config(decoder, kept, part, found.format)
         copy_others(Path(model), part)
@@ -182,7 +171,7 @@ def _checked(
         return measured.repairs
 
     check_counts(decoder, part, found.answer.params)
-    with stages.stage("self-check") as show:
+    with stages.progress("self-check") as show:
         blocks = check_blocks(decoder, kept, part, repaired=repaired, seed=seed, progress=show)
     logits = check_logits(decoder, kept, part, repaired=repaired) if two_fit(decoder) else None
     return Evidence(blocks, logits)
@@ -202,7 +191,7 @@ def _evaluated(
     sequences = pieces(text, load_tokenizer(decoder.source), config)
     found = []
     for label in ("before", "after"):
-        with stages.stage(f"perplexity {label}") as show:
+        with stages.progress(f"perplexity {label}") as show:
             if label == "before":
                 model = load_model(decoder.source, dtype=torch.float32, device=device)
             else:

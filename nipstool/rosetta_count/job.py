@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from nipstool.kit.distributed import Group
 from nipstool.kit.errors import NipsError, UsageError
 from nipstool.kit.files import AtomicFolder, check_output
+from nipstool.kit.progress import Silent, Stages
 from nipstool.rosetta_count.checkpoint import SECONDS, clear, work_folder
 from nipstool.rosetta_count.count import Inputs, Subject
 from nipstool.rosetta_count.dumps import dump_hashes, open_dumps
 from nipstool.rosetta_count.pictures import draw_count
 from nipstool.rosetta_count.results import summary, write
-from nipstool.rosetta_count.work import Keeping, Options, Outcome, Silent, Stages, count_neurons
+from nipstool.rosetta_count.work import Keeping, Options, Outcome, count_neurons
 
 if TYPE_CHECKING:
     from nipstool.rosetta_count.sources import Reading

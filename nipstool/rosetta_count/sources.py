@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from nipstool.rosetta_count.work import Options, Stages
+    from nipstool.kit.progress import Stages
+    from nipstool.rosetta_count.work import Options
 
 FACTORY = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)(?:\+(?P<weights>.+))?")
 LEAST_SAMPLES = 8
@@ -132,9 +133,9 @@ def open_text(
         check_input(model)
     texts = read_texts(reading.data, text_field=reading.text_field, domain_field=reading.domain_field)
     for warning in texts.warnings:
-        stages.say(warning)
+        stages.note(warning)
     for warning in same_twice(models):
-        stages.say(warning)
+        stages.note(warning)
     loaded = [load_text_model(name, reading, options.device) for name in models]
     readers = [reader_of(one.tokeniser, one.body.config, reading.context) for one in loaded]
     found = corpus(texts.documents, readers, reading.tokens, options.seed)

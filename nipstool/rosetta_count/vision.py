@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from nipstool.kit.progress import Stages
     from nipstool.rosetta_count.sources import Reading
-    from nipstool.rosetta_count.work import Options, Stages
+    from nipstool.rosetta_count.work import Options
 
 BATCH = 64
 
@@ -195,7 +196,7 @@ def open_vision(
     factories = [open_factory(name, reading.image_size) for name in models]
     found = [open_images(reading.data, f.prepare, reading.image_size) for f in factories]
     for warning in [*found[0].warnings, *same_twice(models)]:
-        stages.say(warning)
+        stages.note(warning)
     built = [build(factory, options.device) for factory in factories]
     activations = on_images(models, built, found, reading, options.repeats)
     units = activations[0].units

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from nipstool.kit.distributed import Group
-from nipstool.kit.progress import Progress, silent
+from nipstool.kit.progress import Progress, Silent, Stages
 from nipstool.rosetta_count.checkpoint import SECONDS, Keeper, check_key
 from nipstool.rosetta_count.count import Count, Inputs, assemble
 from nipstool.rosetta_count.dense import Recorded, Settings, Watch, run_dense, unwatched
@@ -28,28 +28,6 @@ if TYPE_CHECKING:
 
 
 UNKNOWN = "not computed by a sketch: the raw count, excess correlations, counts on parts of the samples"
-
-
-class Stages(Protocol):
-    """How the work is shown: lines for people, and a progress for each named stage."""
-
-    def say(self, text: str) -> None:
-        """A line."""
-
-    def stage(self, label: str) -> AbstractContextManager[Progress]:
-        """The progress of one stage."""
-        ...
-
-
-class Silent:
-    """Shows nothing."""
-
-    def say(self, text: str) -> None:
-        """Nothing."""
-
-    def stage(self, label: str) -> AbstractContextManager[Progress]:
-        """A progress that shows nothing."""
-        return nullcontext(silent)
 
 
 @dataclass(frozen=True)
@@ -132,10 +110,10 @@ def count_neurons(
         k=options.k,
     )
     raw = plan.method != "sketch"
-    stages.say(plan.text)
+    stages.note(plan.text)
     settings = Settings(options.k, repeats, True, True, options.seed)
     profiles = _profiles(inputs)
-    with stages.stage("record") as show:
+    with stages.progress("record") as show:
         recorded = _pass(
             inputs.models, inputs, settings, options, "observed", group, keeping, profiles, show, plan.method
         )
@@ -248,7 +226,7 @@ def _untrained(
     if isinstance(inputs.untrained, str):
         return None, inputs.untrained
     plain = replace(settings, repeats=0, rotate=False, prefixes=False)
-    with stages.stage("untrained") as show:
+    with stages.progress("untrained") as show:
         models = inputs.untrained()
         return _pass(
             models, inputs, plain, options, "untrained", group, keeping, (), show, method

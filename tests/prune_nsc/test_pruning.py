@@ -264,10 +264,10 @@ def test_an_interrupted_run_goes_on_to_the_same_weights(tmp_path: Path, stories:
             self.stop_at = stop_at
             self.seen: list[str] = []
 
-        def say(self, text: str) -> None:
+        def note(self, text: str) -> None:
             self.seen.append(text)
 
-        def stage(self, label: str) -> Any:
+        def progress(self, label: str) -> Any:
             from contextlib import nullcontext
 
             self.seen.append(label)
