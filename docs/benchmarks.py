@@ -1,8 +1,9 @@
 """Run the benchmarks and write BENCHMARKS.md: python docs/benchmarks.py [NAME...]
 
-Every script of tests/benchmarks, or those named, runs in a process of its own, on one thread; what it prints stands
-in BENCHMARKS.md with its command, its time and the machine. Two scripts run at a time where there are two cores, but
-those that read the clock on the wall run alone, at the end. Sections of scripts that did not run stay as they were.
+Every script of tests/benchmarks, or those named, runs in a process of its own, on one thread; what it prints
+stands in BENCHMARKS.md with its command, its time and the machine. Two scripts run at a time where there are two
+cores, but those that read the clock on the wall run alone, at the end. Sections of scripts that did not run stay
+as they were.
 """
 
 import importlib.metadata
