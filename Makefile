@@ -108,13 +108,13 @@ demo-filter-nbf: $(READY)
 	$(BIN)/nipstool filter-nbf evaluate --domain arena --dynamics held-out --scenarios 8 --reference 5000 --force \
 	    --plot $(NBF_DEMO)/beside-a-particle-filter.png
 
-# Simulated recordings in two montages with planted seizures: train on five people, detect and score on two others.
+# Simulated recordings in two montages with planted seizures: train on twelve people, detect and score on four others.
 EEG_DEMO := demo/eeg-pretrain
 demo-eeg-pretrain: $(READY)
 	@mkdir -p $(EEG_DEMO)
 	$(BIN)/python -m nipstool.eeg_pretrain.simulate $(EEG_DEMO)
 	$(BIN)/nipstool eeg-pretrain inspect $(EEG_DEMO)/known $(EEG_DEMO)/unseen
-	$(BIN)/nipstool eeg-pretrain $(EEG_DEMO)/known -o $(EEG_DEMO)/run --steps 400 --batch-tokens 3000 --threads 1 --force
+	$(BIN)/nipstool eeg-pretrain $(EEG_DEMO)/known -o $(EEG_DEMO)/run --steps 300 --batch-tokens 3000 --threads 1 --force
 	$(BIN)/nipstool eeg-pretrain detect $(EEG_DEMO)/run $(EEG_DEMO)/unseen -o $(EEG_DEMO)/events --threads 1 \
 	    --plot $(EEG_DEMO)/seizures.png --force
 	$(BIN)/nipstool eeg-pretrain evaluate $(EEG_DEMO)/run $(EEG_DEMO)/unseen --threads 1

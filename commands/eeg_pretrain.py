@@ -1,6 +1,5 @@
 """Pretrain, embed and judge an EEG model on whatever recordings there are. For research, never for diagnosis."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -260,7 +259,7 @@ def detect(
     terminal.table("Detections", EVENT_COLUMNS, event_rows(made))
     terminal.text(f"{threshold_line(chosen) if threshold is None else f'threshold {value:g}'}; {RESEARCH_ONLY}")
     if plot is not None:
-        _draw(plot, made, value, force)
+        _draw(plot, made, value, loaded.config.horizons_s, force)
     raise_failure(found, files, strict)
 
 
@@ -362,20 +361,15 @@ def evaluate(
 
 
 def _start(threads: int | None) -> "Run":
-    """The clock of the manifest, before anything heavy is imported."""
-    from nipstool.kit.manifest import Run
-
-    run = Run(sys.argv)
-    from nipstool.kit.runtime import set_threads
-
     options.keep_homes_clean()
-    set_threads(threads)
-    return run
+    return options.start(threads)
 
 
-def _draw(plot: Path, made: "list[Detected]", threshold: float, force: bool) -> None:
+def _draw(
+    plot: Path, made: "list[Detected]", threshold: float, horizons_s: tuple[float, ...], force: bool
+) -> None:
     from nipstool.eeg_pretrain.pictures import draw_detections
     from nipstool.kit.files import AtomicFile
 
     with AtomicFile(plot, force=force) as out:
-        draw_detections(out.file, made, threshold, form=plot.suffix.lstrip("."))
+        draw_detections(out.file, made, threshold, horizons_s, form=plot.suffix.lstrip("."))

@@ -136,9 +136,10 @@ def choose_threshold(
     """The threshold with the best event F1 at no more than 24 false alarms a day; None without seizures.
 
     Those that most of the held-out time exceeds are not considered. A few held-out seizures leave many thresholds
-    equally good. `seen`, trailing means and recordings that the model was trained on, tells them apart: it must be
-    as quiet there, and of equals the best there is taken. Where several are left, the one in the middle of the
-    longest row of them.
+    equally good. `seen`, trailing means and recordings that the model was trained on, tells them apart by its
+    false alarms alone: no more than 24 a day, and of equals the quietest. How many seizures are found there says
+    little: it asks for the lowest threshold, for the sake of one that hardly shows. Where several are left, the
+    one in the middle of the longest row of them.
     """
     if not any(recording.seizures for recording in recordings):
         return None
@@ -148,17 +149,17 @@ def choose_threshold(
     )
     rare = grid[len(every) - np.searchsorted(np.sort(every), grid) <= MOST_TIME * len(every)]
     grid = rare if len(rare) else grid[-1:]
-    found = [(float(v), counts_at(tracks, recordings, float(v)), counts_at(*seen, float(v))) for v in grid]
-    noise = [max(held.fp_per_day, trained.fp_per_day if seen[1] else 0.0) for _, held, trained in found]
+    found = [(float(v), counts_at(tracks, recordings, float(v))) for v in grid]
+    trained = [counts_at(*seen, v).fp_per_day if seen[1] else 0.0 for v, _ in found]
+    noise = [max(held.fp_per_day, rate) for (_, held), rate in zip(found, trained, strict=True)]
     if min(noise) > MOST_FALSE_ALARMS:
-        value, counts, _ = found[int(np.argmin(noise))]
-        return Threshold(value, counts)
+        return Threshold(*found[int(np.argmin(noise))])
     ranks = [
-        (_rank(held), _rank(trained)) if loud <= MOST_FALSE_ALARMS else (-2.0, -2.0)
-        for (_, held, trained), loud in zip(found, noise, strict=True)
+        (_rank(held), -rate) if loud <= MOST_FALSE_ALARMS else (-2.0, 0.0)
+        for (_, held), rate, loud in zip(found, trained, noise, strict=True)
     ]
     best = max(ranks)
-    return _middle([(v, held, rank == best) for (v, held, _), rank in zip(found, ranks, strict=True)])
+    return _middle([(v, held, rank == best) for (v, held), rank in zip(found, ranks, strict=True)])
 
 
 def _rank(counts: Counts) -> float:

@@ -96,14 +96,19 @@ def draw_example(example: Example, file: BinaryIO | Path) -> None:
     _save(figure, file)
 
 
-def draw_detections(file: BinaryIO, found: Sequence[Detected], threshold: float, *, form: str = "png") -> None:
-    """Probability of a seizure and risk within five minutes over time, a row a recording, with its labels."""
-    shown = found[:MOST_ROWS]
+def draw_detections(
+    file: BinaryIO, found: Sequence[Detected], threshold: float, horizons_s: Sequence[float], *, form: str = "png"
+) -> None:
+    """Probability of a seizure and risk within the nearest horizon over time, a row a recording, with its labels.
+
+    What lies further ahead is in the table of risks: where seizures are never far apart it is always near 1.
+    """
+    shown, ahead = found[:MOST_ROWS], f"risk within {horizons_s[0] / 60.0:g} min"
     figure = _figure(9.0, 0.9 + 1.5 * len(shown))
     rows = np.atleast_1d(figure.subplots(len(shown), 1))
     for axes, one in zip(rows, shown, strict=True):
         minutes = np.arange(1, len(one.smoothed) + 1) / 60.0
-        axes.plot(minutes, one.track.risk[:, 1], color=CATEGORIES[2], linewidth=0.6, label="risk within 5 min")
+        axes.plot(minutes, one.track.risk[:, 0], color=CATEGORIES[2], linewidth=0.6, label=ahead)
         axes.plot(minutes, one.smoothed, color=CATEGORIES[0], linewidth=0.9, label="seizure now")
         for seizure in one.recording.seizures:
             axes.axvspan(seizure.onset_s / 60.0, seizure.offset_s / 60.0, color=CATEGORIES[1], alpha=0.4, lw=0)

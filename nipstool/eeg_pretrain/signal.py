@@ -189,8 +189,3 @@ def _held(chunk: np.ndarray, before: np.ndarray) -> np.ndarray:
     line = np.concatenate([before, chunk], axis=1)
     places = np.where(np.isfinite(line), np.arange(line.shape[1]), 0)
     return np.take_along_axis(line, np.maximum.accumulate(places, axis=1), axis=1)[:, 1:]
-
-
-def filter_whole(samples: np.ndarray, fs_in: float, fs_out: float) -> np.ndarray:
-    """A piece without gaps through a fresh path: (C, n) -> (C, floor(n fs_out / fs_in))."""
-    return CausalPath(fs_in, fs_out, samples.shape[0]).push(samples)

@@ -222,11 +222,14 @@ def _events(made: Simulated) -> str:
 
 
 def write_demo(folder: Path) -> None:
-    """Five people to train on and two more to be judged on, in two montages."""
-    common = {"minutes": 30.0, "seizures": 3, "seed": 0}
-    mixed = ["bipolar", "unipolar", "bipolar", "bipolar", "unipolar"]
-    write_set(folder / "known", ["01", "02", "03", "04", "05"], mixed, **common)
-    write_set(folder / "unseen", ["06", "07"], ["unipolar", "bipolar"], **common)
+    """Twelve people to train on and four more to be judged on, in two montages; a rhythm precedes each seizure.
+
+    One seizure a recording: the time to the next one is not asked for within half an hour after a seizure.
+    """
+    common = {"minutes": 10.0, "seizures": 1, "seed": 0, "cue_s": 60.0}
+    names = [f"{number:02d}" for number in range(1, 17)]
+    write_set(folder / "known", names[:12], ["bipolar", "unipolar"] * 6, **common)
+    write_set(folder / "unseen", names[12:], ["unipolar", "bipolar"] * 2, **common)
 
 
 if __name__ == "__main__":

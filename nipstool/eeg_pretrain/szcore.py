@@ -15,7 +15,6 @@ from pathlib import Path
 from nipstool.eeg_pretrain.label_tables import ONSETS, columns_of, number, rows_of
 from nipstool.eeg_pretrain.label_words import end_before_start, is_seizure
 from nipstool.kit.errors import DataError
-from nipstool.kit.files import StrPath, write_text
 
 COLUMNS = ("onset", "duration", "eventType", "confidence", "channels", "dateTime", "recordingDuration")
 TIME = "%Y-%m-%d %H:%M:%S"
@@ -38,11 +37,6 @@ class EventFile:
     events: tuple[Event, ...]
     duration_s: float | None = None
     start_time: datetime | None = None
-
-
-def write_events(path: StrPath, found: EventFile, *, force: bool = False) -> None:
-    """Writes a file whole or not at all ('-' is standard output); errors as kit.files.write_text."""
-    write_text(path, to_text(found), force=force)
 
 
 def to_text(found: EventFile) -> str:

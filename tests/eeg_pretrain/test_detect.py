@@ -73,7 +73,7 @@ def test_the_threshold_is_the_best_one_that_is_quiet_enough() -> None:
     assert choose_threshold([scores], [recording(86_400.0)]) is None
 
 
-def test_of_equal_thresholds_the_one_that_suits_the_training_recordings() -> None:
+def test_of_equal_thresholds_the_one_that_is_quietest_on_the_training_recordings() -> None:
     hours = recording(36_000.0, (5_000.0, 5_060.0), (20_000.0, 20_060.0))
     held, seen = np.full(36_000, 0.001), np.full(36_000, 0.001)
     held[5_000:5_060] = np.linspace(0.02, 0.8, 60)  # the other one is not found
@@ -92,6 +92,20 @@ def test_of_equal_thresholds_the_one_that_suits_the_training_recordings() -> Non
     louder = choose_threshold([held], [hours], ([seen], [hours]))
     assert louder is not None
     assert 0.6 < louder.value < 0.68
+
+
+def test_a_seizure_that_hardly_showed_in_training_does_not_lower_the_threshold() -> None:
+    hours = recording(36_000.0, (5_000.0, 5_060.0), (20_000.0, 20_060.0))
+    held, seen = np.full(36_000, 0.001), np.full(36_000, 0.001)
+    held[5_000:5_060], held[20_000:20_060] = np.linspace(0.02, 0.8, 60), 0.9
+    for start in range(8_000, 18_000, 1000):
+        seen[start : start + 30] = 0.1
+    seen[5_000:5_060], seen[20_000:20_060] = 0.9, 0.2
+    chosen = choose_threshold([held], [hours], ([seen], [hours]))
+    assert chosen is not None
+    assert chosen.counts is not None
+    assert chosen.counts.f1 == 1.0
+    assert chosen.value == pytest.approx((0.1 + 0.67) / 2, abs=0.03)
 
 
 def test_a_detector_that_is_always_on_is_none() -> None:

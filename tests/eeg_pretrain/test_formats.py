@@ -8,7 +8,7 @@ import pytest
 
 from nipstool.eeg_pretrain.discover import find, is_recording, open_recording
 from nipstool.eeg_pretrain.montage import sites
-from nipstool.eeg_pretrain.signal import filter_whole
+from nipstool.eeg_pretrain.signal import CausalPath
 from nipstool.kit.errors import DataError, InputMissingError
 
 Put = Callable[[str, bytes], Path]
@@ -118,7 +118,7 @@ def test_what_is_not_a_number_stays_missing_on_the_way_to_the_model(tmp_path: Pa
     raw.save(tmp_path / "a_raw.fif", verbose="ERROR")
     recording = open_recording(tmp_path / "a_raw.fif")
     assert [channel.label for channel in recording.channels] == ["C3", "Cz"]  # C4 was never there
-    found = filter_whole(recording.read(0, 10), 256, 128)
+    found = CausalPath(256, 128, len(recording.channels)).push(recording.read(0, 10))
     assert 45 <= np.isnan(found[0]).sum() <= 55
     assert np.isfinite(found[1]).all()
 

@@ -11,8 +11,10 @@ import torch
 
 from nipstool.eeg_pretrain.config import DESCRIPTORS, Config
 from nipstool.eeg_pretrain.descriptors import describe
+from nipstool.eeg_pretrain.discover import find
 from nipstool.eeg_pretrain.objectives import hazard_nll, risk
 from nipstool.eeg_pretrain.recording import Recording, Segment, Seizure
+from nipstool.eeg_pretrain.simulate import write_demo
 from nipstool.eeg_pretrain.targets import on_the_clock, targets_of
 
 HORIZONS = (60.0, 300.0, 600.0)
@@ -122,3 +124,21 @@ def test_descriptors_of_a_sine(hertz: int, band: str) -> None:
     assert found["power"] == pytest.approx(math.log(40.0 / 20.0), abs=0.01)  # rms 40 uV, in units of 20 uV
     expected = np.abs(np.diff(np.sqrt(2) * np.sin(2 * np.pi * hertz * np.arange(128) / 128))).mean()
     assert found["line length"] == pytest.approx(math.log(expected), abs=0.01)
+
+
+def test_the_demo_asks_for_the_time_to_each_of_its_seizures(tmp_path: Path) -> None:
+    """What is never far from the next seizure, or always half an hour after one, teaches no risk."""
+    write_demo(tmp_path)
+    recordings = find([tmp_path / "known"]).recordings
+    near, asked = [], 0
+    for recording, known in zip(recordings, on_the_clock(recordings), strict=True):
+        tokens = int(recording.duration_s / CONFIG.token_s)
+        found = targets_of(recording, known, recording.segments[0], tokens, CONFIG)
+        before = int(recording.seizures[0].onset_s / CONFIG.token_s)
+        assert found.asked[:before].all()
+        near.append((found.wait_s[:before] <= 60.0) & found.event[:before])
+        asked += int(found.asked.sum())
+    together = np.concatenate(near)
+    assert len(near) == 12
+    assert 0.1 < together.mean() < 0.5
+    assert len(together) == pytest.approx(asked, abs=12)  # after a seizure nothing is asked

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import signal as dsp
 
-from nipstool.eeg_pretrain.signal import CausalPath, filter_whole
+from nipstool.eeg_pretrain.signal import CausalPath
 
 RATES = [
     (256.0, 128.0),
@@ -20,6 +20,11 @@ RATES = [
 def noise(channels: int, n: int, seed: int = 0) -> np.ndarray:
     """White, 30 uV."""
     return 30 * np.random.default_rng(seed).standard_normal((channels, n))
+
+
+def filter_whole(samples: np.ndarray, fs_in: float, fs_out: float) -> np.ndarray:
+    """All of it through a fresh path at once."""
+    return CausalPath(fs_in, fs_out, samples.shape[0]).push(samples)
 
 
 @pytest.mark.parametrize(("fs_in", "fs_out"), RATES)

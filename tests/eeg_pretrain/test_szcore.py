@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from nipstool.eeg_pretrain.predictions import match, read_predictions, references, stem_of
-from nipstool.eeg_pretrain.szcore import Event, EventFile, read_file, write_events
-from nipstool.kit.errors import DataError, InputMissingError, OutputError
+from nipstool.eeg_pretrain.szcore import Event, EventFile, read_file, to_text
+from nipstool.kit.errors import DataError, InputMissingError
 from tests.eeg_pretrain.edf_bytes import Sig, edf
 
 app = importlib.import_module("nipstool.commands.eeg_pretrain").app  # found by name, as the command line does
@@ -24,18 +24,16 @@ HEADER = "onset\tduration\teventType\tconfidence\tchannels\tdateTime\trecordingD
 def test_what_is_written_is_read_back(tmp_path: Path) -> None:
     found = EventFile((Event(12.0, 40.25, 0.875), Event(100.5, 130.0)), 3600.0, datetime(2026, 1, 2, 3, 4, 5))
     path = tmp_path / "sub-01_events.tsv"
-    write_events(path, found)
+    path.write_text(to_text(found))
     back = read_file(path)
     assert (back.duration_s, back.start_time) == (3600.0, found.start_time)
     assert [(e.onset_s, e.offset_s, e.kind) for e in back.events] == [(12.0, 40.25, "sz"), (100.5, 130.0, "sz")]
     assert back.events[0].confidence == 0.875
     assert math.isnan(back.events[1].confidence)
-    with pytest.raises(OutputError, match="exists"):
-        write_events(path, found)
 
 
 def test_a_recording_without_events_has_a_line_of_background(tmp_path: Path) -> None:
-    write_events(tmp_path / "a.tsv", EventFile((), 60.0))
+    (tmp_path / "a.tsv").write_text(to_text(EventFile((), 60.0)))
     lines = (tmp_path / "a.tsv").read_text().splitlines()
     assert lines == [HEADER.strip(), "0.00\t60.00\tbckg\tn/a\tn/a\tn/a\t60.00"]
     assert read_file(tmp_path / "a.tsv") == EventFile((), 60.0, None)
