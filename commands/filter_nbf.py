@@ -19,77 +19,85 @@ if TYPE_CHECKING:
 
 app = typer.Typer()
 
-Domain = Annotated[
-    str,
-    typer.Option(
-        metavar="NAME|FILE.py[:Class]",
-        help="What moves and what is seen of it: arena, grid, linear-gaussian, nile, stochastic-volatility,"
-        " landmarks, constant-velocity, or a model of yours.",
-    ),
-]
-Param = Annotated[
-    list[str] | None,
-    typer.Option("--param", metavar="NAME=VALUE", help="A parameter of the domain; JSON, or text. Repeatable."),
-]
-Checkpoint = Annotated[
-    str | None, typer.Option(metavar="FILE", help="Trained networks; the domain's own by default, if it has some.")
-]
-BeliefName = Annotated[str, typer.Option("--belief", metavar="nbf|gaussian|pf", help="How a belief is held.")]
-Particles = Annotated[int, typer.Option("-n", "--particles", min=2, metavar="N", help="Particles a belief.")]
-Paper = Annotated[
-    bool, typer.Option("--paper", help="The paper's loop exactly: always regenerate, keep none, no tempering.")
-]
-Cov = Annotated[
-    str,
-    typer.Option(
-        metavar="auto|full|shrunk|diag", help="Covariance of --belief gaussian; auto shrinks from d = 8."
-    ),
-]
-Plot = Annotated[Path | None, typer.Option(metavar="FILE.png", help="Draw the belief over time.")]
+
+def _option(metavar: str, text: str, *names: str, least: float | None = None, most: float | None = None) -> Any:
+    return typer.Option(*names, metavar=metavar, help=text, min=least, max=most)
+
+
+# --- of several verbs ---
+DOMAIN = (
+    "What moves and what is seen of it: arena, grid, linear-gaussian, nile, stochastic-volatility,"
+    " landmarks, constant-velocity, or a model of yours."
+)
+Domain = Annotated[str, _option("NAME|FILE.py[:Class]", DOMAIN)]
+PARAM = "A parameter of the domain; JSON, or text. Repeatable."
+Param = Annotated[list[str] | None, _option("NAME=VALUE", PARAM, "--param")]
+CHECKPOINT = "Trained networks; the domain's own by default, if it has some."
+Checkpoint = Annotated[str | None, _option("FILE", CHECKPOINT)]
+BeliefName = Annotated[str, _option("nbf|gaussian|pf", "How a belief is held.", "--belief")]
+Particles = Annotated[int, _option("N", "Particles a belief.", "-n", "--particles", least=2)]
+PAPER = "The paper's loop exactly: always regenerate, keep none, no tempering."
+Paper = Annotated[bool, typer.Option("--paper", help=PAPER)]
+COV = "Covariance of --belief gaussian; auto shrinks from d = 8."
+Cov = Annotated[str, _option("auto|full|shrunk|diag", COV)]
+Plot = Annotated[Path | None, _option("FILE.png", "Draw the belief over time.")]
+
+# --- of run ---
+Rows = Annotated[str, typer.Argument(metavar="OBS", help="NDJSON or CSV; - is standard input.")]
+Regenerate = Annotated[str, _option("ess|always|never", "When particles are drawn anew.")]
+Ess = Annotated[float | None, _option("SHARE", "Effective share below which ess acts.", least=0.0, most=1.0)]
+Keep = Annotated[float | None, _option("SHARE", "Share kept by systematic resampling.", least=0.0, most=1.0)]
+TEMPER = "Update in stages where one would kill most particles."
+Temper = Annotated[bool, typer.Option("--temper/--no-temper", help=TEMPER)]
+COLUMNS = "What the input calls t, id, an observation. Repeatable."
+Columns = Annotated[list[str] | None, _option("FIELD=NAME", COLUMNS, "--columns")]
+MaxDt = Annotated[float | None, _option("DT", "Bridge longer times in steps of at most this.")]
+Forecast = Annotated[int, _option("H", "Add beliefs 1 to H steps ahead.", least=0)]
+Emit = Annotated[str, _option("belief|particles", "particles adds the set itself.")]
+StateIn = Annotated[str | None, _option("FILE", "Go on from this state.")]
+StateOut = Annotated[str | None, _option("FILE", "Leave the state here at the end.")]
+OnError = Annotated[str, _option("skip|stop", "Whether a bad line ends the stream.")]
+
+# --- of train, simulate and evaluate ---
+Generator = Annotated[str, _option("gmm|flow", "gmm is a mixture of Gaussians, flow the paper's class.")]
+Init = Annotated[str | None, _option("FILE", "Go on from this checkpoint, at half the learning rate.")]
+Members = Annotated[int, _option("N", "Members of the family to learn from.", least=2)]
+TrainingSteps = Annotated[int, _option("N", "Training steps.", least=1)]
+Batch = Annotated[int, _option("N", "Beliefs a training step.", least=2)]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")]
+TrackRows = Annotated[int, _option("N", "Rows a track.", "-T", "--steps", least=1)]
+TrackCount = Annotated[int, _option("N", "Tracks; more than one are interleaved.", least=1)]
+Interval = Annotated[float, _option("DT", "Time between two rows of a track.")]
+Scenarios = Annotated[int, _option("N", "Fresh scenarios.", least=2)]
+ScenarioRows = Annotated[int, _option("N", "Rows a scenario.", "-T", "--steps", least=2)]
+Reference = Annotated[int, _option("N", "Particles of each of the two references.", least=100)]
+DYNAMICS = "Whose dynamics; auto: family where there is one."
+Whose = Annotated[str, _option("auto|own|family|held-out", DYNAMICS)]
+TIMING = "Add times, and a particle filter that takes the same time."
+Timing = Annotated[bool, typer.Option("--timing", help=TIMING)]
 
 
 @app.command()
 def run(
     domain: Domain,
-    obs: Annotated[str, typer.Argument(metavar="OBS", help="NDJSON or CSV; - is standard input.")] = "-",
+    obs: Rows = "-",
     param: Param = None,
     belief: BeliefName = "nbf",
     checkpoint: Checkpoint = None,
     particles: Particles = 256,
     paper: Paper = False,
-    regenerate: Annotated[
-        str, typer.Option(metavar="ess|always|never", help="When particles are drawn anew.")
-    ] = "ess",
-    ess: Annotated[
-        float | None,
-        typer.Option(min=0.0, max=1.0, metavar="SHARE", help="Effective share below which ess acts."),
-    ] = None,
-    keep: Annotated[
-        float | None,
-        typer.Option(min=0.0, max=1.0, metavar="SHARE", help="Share kept by systematic resampling."),
-    ] = None,
-    temper: Annotated[
-        bool, typer.Option("--temper/--no-temper", help="Update in stages where one would kill most particles.")
-    ] = True,
+    regenerate: Regenerate = "ess",
+    ess: Ess = None,
+    keep: Keep = None,
+    temper: Temper = True,
     cov: Cov = "auto",
-    columns: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--columns", metavar="FIELD=NAME", help="What the input calls t, id, an observation. Repeatable."
-        ),
-    ] = None,
-    max_dt: Annotated[
-        float | None, typer.Option(metavar="DT", help="Bridge longer times in steps of at most this.")
-    ] = None,
-    forecast: Annotated[int, typer.Option(min=0, metavar="H", help="Add beliefs 1 to H steps ahead.")] = 0,
-    emit: Annotated[
-        str, typer.Option(metavar="belief|particles", help="particles adds the set itself.")
-    ] = "belief",
-    state_in: Annotated[str | None, typer.Option(metavar="FILE", help="Go on from this state.")] = None,
-    state_out: Annotated[str | None, typer.Option(metavar="FILE", help="Leave the state here at the end.")] = None,
-    on_error: Annotated[
-        str, typer.Option(metavar="skip|stop", help="Whether a bad line ends the stream.")
-    ] = "skip",
+    columns: Columns = None,
+    max_dt: MaxDt = None,
+    forecast: Forecast = 0,
+    emit: Emit = "belief",
+    state_in: StateIn = None,
+    state_out: StateOut = None,
+    on_error: OnError = "skip",
     plot: Plot = None,
     quiet: options.Quiet = False,
     verbose: options.Verbose = 0,
@@ -155,18 +163,12 @@ def train(
     domain: Domain,
     output: options.Output,
     param: Param = None,
-    generator: Annotated[
-        str, typer.Option(metavar="gmm|flow", help="gmm is a mixture of Gaussians, flow the paper's class.")
-    ] = "gmm",
-    init: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Go on from this checkpoint, at half the learning rate.")
-    ] = None,
-    scenarios: Annotated[
-        int, typer.Option(min=2, metavar="N", help="Members of the family to learn from.")
-    ] = 1024,
-    steps: Annotated[int, typer.Option(min=1, metavar="N", help="Training steps.")] = 8000,
-    batch: Annotated[int, typer.Option(min=2, metavar="N", help="Beliefs a training step.")] = 128,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run.")] = False,
+    generator: Generator = "gmm",
+    init: Init = None,
+    scenarios: Members = 1024,
+    steps: TrainingSteps = 8000,
+    batch: Batch = 128,
+    resume: Resume = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = 0,
     json: options.Json = False,
@@ -190,14 +192,12 @@ def train(
     from nipstool.filter_nbf.load import load_domain
     from nipstool.kit.distributed import joined
     from nipstool.kit.files import check_output
-    from nipstool.kit.manifest import Run
-    from nipstool.kit.runtime import choose_device, set_threads
+    from nipstool.kit.runtime import choose_device
 
     terminal = Terminal(json, quiet, verbose, progress.value, data_on_stdout=output == "-")
     one_of("--generator", generator, ("gmm", "flow"))
     check_output(output, force=force, inputs=[init] if init is not None else [])
-    set_threads(threads)
-    run = Run(sys.argv)
+    run = options.start(threads)
     where = choose_device(device)
     dynamics = load_domain(domain, parameters(param), verb="train", device=str(where))
     start = load(init) if init is not None else None
@@ -228,9 +228,9 @@ def train(
 @app.command()
 def simulate(
     domain: Domain,
-    steps: Annotated[int, typer.Option("-T", "--steps", min=1, metavar="N", help="Rows a track.")] = 100,
-    tracks: Annotated[int, typer.Option(min=1, metavar="N", help="Tracks; more than one are interleaved.")] = 1,
-    dt: Annotated[float, typer.Option(metavar="DT", help="Time between two rows of a track.")] = 1.0,
+    steps: TrackRows = 100,
+    tracks: TrackCount = 1,
+    dt: Interval = 1.0,
     param: Param = None,
     quiet: options.Quiet = False,
     verbose: options.Verbose = 0,
@@ -263,18 +263,11 @@ def evaluate(
     particles: Particles = 128,
     paper: Paper = False,
     cov: Cov = "auto",
-    scenarios: Annotated[int, typer.Option(min=2, metavar="N", help="Fresh scenarios.")] = 16,
-    steps: Annotated[int, typer.Option("-T", "--steps", min=2, metavar="N", help="Rows a scenario.")] = 40,
-    reference: Annotated[
-        int, typer.Option(min=100, metavar="N", help="Particles of each of the two references.")
-    ] = 20_000,
-    dynamics: Annotated[
-        str,
-        typer.Option(metavar="auto|own|family|held-out", help="Whose dynamics; auto: family where there is one."),
-    ] = "auto",
-    timing: Annotated[
-        bool, typer.Option("--timing", help="Add times, and a particle filter that takes the same time.")
-    ] = False,
+    scenarios: Scenarios = 16,
+    steps: ScenarioRows = 40,
+    reference: Reference = 20_000,
+    dynamics: Whose = "auto",
+    timing: Timing = False,
     plot: Plot = None,
     json: options.Json = False,
     quiet: options.Quiet = False,

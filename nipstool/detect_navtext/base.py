@@ -1,22 +1,24 @@
 """The weights that training starts from: learnt from rendered scenes alone, places of the last fold left out.
 
-python -m nipstool.detect_navtext.base DATASET FILE [STEPS]
+python -m nipstool.detect_navtext.base DATASET FILE
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from nipstool.detect_navtext.learn import Course
 from nipstool.kit.progress import Progress, silent
 
-COURSE = Course(steps=6500, batch=4, side=320, rate=2e-3, bfloat16=True)
+COURSES = (  # what text looks like, then what only looks like it
+    Course(steps=6500, rate=2e-3, bfloat16=True, clutter=0.0, hard=0.0),
+    Course(steps=2500, rate=1e-3, bfloat16=True, clutter=0.6, hard=1.0),
+)
 
 
-def base(folder: Path, course: Course = COURSE, *, progress: Progress = silent) -> bytes:
+def base(folder: Path, courses: Sequence[Course] = COURSES, *, progress: Progress = silent) -> bytes:
     """Train a detector from random weights on the labels of a dataset; its weights as the package keeps them."""
     import torch
 
@@ -24,17 +26,19 @@ def base(folder: Path, course: Course = COURSE, *, progress: Progress = silent) 
     from nipstool.detect_navtext.targets import Example
     from nipstool.detect_navtext.training import read_split
 
-    torch.manual_seed(course.seed)
-    network = detector.start(base=False)
+    torch.manual_seed(courses[0].seed)
     examples = [Example(image, picture.truths) for picture, image in read_split(folder, "train")]
-    learn.train(network, examples, course, progress=progress)
+    network = detector.start(base=False)
+    for course in courses:
+        learn.train(network, examples, course, progress=progress)
+        # as it is kept, so that a course can be repeated from what the one before it left
+        network = detector.with_weights(detector.base_bytes(network))
     return detector.base_bytes(network)
 
 
 def main(words: Sequence[str]) -> None:
     """Write the file that the words of the command line name."""
-    course = COURSE if len(words) < 3 else replace(COURSE, steps=int(words[2]))
-    Path(words[1]).write_bytes(base(Path(words[0]), course))
+    Path(words[1]).write_bytes(base(Path(words[0])))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A trained detector by itself: boxes, and how much each navigates by its second map."""
+"""A trained detector by itself: boxes, and how probably each is text that navigates, by its two maps."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from nipstool.detect_navtext.boxes import boxes_in, mean_inside
-from nipstool.detect_navtext.detector import metadata
+from nipstool.detect_navtext.boxes import boxes_in, shares_in
+from nipstool.detect_navtext.detector import NAV_THRESHOLD, metadata
 from nipstool.detect_navtext.lines import Image
 from nipstool.detect_navtext.maps import Detector as OnnxDetector
 from nipstool.detect_navtext.maps import View
 from nipstool.detect_navtext.models import Models
 from nipstool.kit.errors import DataError
+
+UNTOLD = 0.25  # the threshold of a detector that names none: even chances that it is text, and that it navigates
 
 
 class Compact:
@@ -27,15 +29,13 @@ class Compact:
         self._path = path
         self._detector = OnnxDetector(Models(path, None), threads=threads)
         self._view = view or View()
-        self.threshold = float(metadata(path).get("nav_threshold", 0.5))
+        self.threshold = float(metadata(path).get(NAV_THRESHOLD, UNTOLD))
 
     def find(self, image: Image) -> tuple[NDArray[np.float32], NDArray[np.float64]]:
-        """Boxes (n, 4, 2) in pixels of an upright picture, and how much each navigates, 0 to 1."""
+        """Boxes (n, 4, 2) in pixels of an upright picture, and how probably each navigates."""
         maps = self._detector.maps(image, self._view)
         if len(maps) < 2:
             raise DataError(f"{self._path}: has {len(maps)} map; expected two, of text and of navigation text")
         height, width = image.shape[:2]
-        boxes, _ = boxes_in(maps[0], width, height, self._detector.rule)
-        full = 255.0 if maps.dtype == np.uint8 else 1.0
-        size = np.array([maps.shape[2] / width, maps.shape[1] / height], np.float32)
-        return boxes, np.array([mean_inside(maps[1], box * size) / full for box in boxes], np.float64)
+        boxes, scores = boxes_in(maps[0], width, height, self._detector.rule)
+        return boxes, (shares_in(maps[1], boxes, width, height) * scores).astype(np.float64)

@@ -25,6 +25,7 @@ PROGRAM = "nipstool detect-navtext"
 INPUT, OUTPUT = "x", "maps"
 SAME = 1e-4  # how far outputs of different runtimes may lie apart
 OPSET = 17
+NAV_THRESHOLD = "nav_threshold"  # metadata: of what the two maps say, without a classifier
 ALONE = "classifier_threshold"  # metadata: of the classifier without the second map, which its own is with
 
 
@@ -32,13 +33,21 @@ def start(base: bool = True) -> Detector:
     """A detector with the weights that come with the package, or with random ones."""
     from nipstool.detect_navtext.network import Detector
 
-    network = Detector()
     if base:
-        from safetensors.torch import load
+        return with_weights(files("nipstool.detect_navtext").joinpath("data", BASE).read_bytes())
+    return Detector().eval()
 
-        stored = load(files("nipstool.detect_navtext").joinpath("data", BASE).read_bytes())
-        whole = {name: value.float() if value.is_floating_point() else value for name, value in stored.items()}
-        network.load_state_dict(whole)
+
+def with_weights(data: bytes) -> Detector:
+    """A detector with weights as the package keeps them."""
+    from safetensors.torch import load
+
+    from nipstool.detect_navtext.network import Detector
+
+    network = Detector()
+    stored = load(data)
+    whole = {name: value.float() if value.is_floating_point() else value for name, value in stored.items()}
+    network.load_state_dict(whole)
     return network.eval()
 
 

@@ -19,14 +19,20 @@ class Evidence:
         place: the name on the map that it is or holds.
         board_words: what the words of its whole board say, joined.
         board_place: the name on the map that the joined text of its board is.
-        read: whether its text can be trusted.
+        text: the line's own, where it can be trusted. board_text: that of its board, joined.
     """
 
     words: Reading
     place: Match | None
     board_words: Reading
     board_place: Match | None
-    read: bool
+    text: str | None
+    board_text: str | None
+
+    @property
+    def read(self) -> bool:
+        """Whether its text can be trusted."""
+        return self.text is not None
 
 
 TRUSTED = 0.5  # of the recogniser: below it a text is a guess
@@ -45,7 +51,9 @@ def evidence_of(lines: Sequence[Line], boards: Sequence[int], names: Names) -> l
     readings = {number: read_words(text) for number, text in joined.items()}
     nothing = Reading()
     return [
-        Evidence(read_words(text), place, readings.get(board, nothing), of_boards.get(board), text is not None)
+        Evidence(
+            read_words(text), place, readings.get(board, nothing), of_boards.get(board), text, joined.get(board)
+        )
         for text, place, board in zip(texts, own, boards, strict=True)
     ]
 

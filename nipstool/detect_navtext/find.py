@@ -82,11 +82,14 @@ class Finder:
         boards = board_of(lines)
         evidence = evidence_of(lines, boards, self._names)
         scores = classify(features(lines, part, boards, self._names, evidence), self._classifier)
-        if lines[0].nav_map is not None:
+        has_map = lines[0].nav_map is not None
+        if has_map:
             scores = blended(scores, np.array([line.nav_map for line in lines], np.float32))
         embedded = self._embed(part, lines, boards) if self._embed is not None else None
         if embedded is not None:
             scores = blended(scores, embedded)
+        if has_map:  # what navigates is text first: a small detector is often unsure of that
+            scores = scores * np.array([line.det_score for line in lines], np.float32)
         return [
             self._sign(
                 moved(line, shift), float(score), found, board, None if embedded is None else float(embedded[i])

@@ -15,33 +15,70 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from nipstool.detect_navtext import relevance
+from nipstool.detect_navtext import company, phrasing, relevance
 from nipstool.detect_navtext.boards import board_of
 from nipstool.detect_navtext.lines import Line
 from nipstool.detect_navtext.poi import Names
 from nipstool.detect_navtext.relevance import CLIP, FEATURE_NAMES, FEATURE_VERSION, Classifier, classify
 from nipstool.detect_navtext.scenes import FOLDS, Scene, fold_of, render
 from nipstool.detect_navtext.scenes.reading import framed, lines_of, unknown
+from nipstool.detect_navtext.scenes.retelling import retold
 from nipstool.kit.progress import Progress, silent
 from nipstool.kit.tensor_header import encode_header
 
 Table = NDArray[np.float32]
 
-WORDS, LOOKS = 3e-4, 3e-3  # penalties on the squared weights
+# What a text says means the same everywhere: weights of words begin at EXPECTED in the direction that is known, so
+# that rare ones have some. What is seen is the renderer's: its weights begin at 0 and are held there more firmly.
+EXPECTED = 0.3
+WORDS, LOOKS = 1e-2, 3e-2  # penalties on the squared distance of a weight from where it begins
 PLACES, VIEWS = 40, 2  # of the shipped classifier; the last fold chooses its threshold
 CAUTIOUS = 0.99  # of the navigation text of rendered places it was not trained on, the default keeps so much
 SIZE = (960, 720)
-# Passes over the scenes: whether a part of the scene is looked at, and the share of lines with unknown words.
-PASSES = ((True, 0.0), (False, 0.35), (True, 0.35), (True, 1.0))
+
+
+@dataclass(frozen=True)
+class Pass:
+    """How the scenes are looked at once: in part or whole; the share of lines whose words become unknown; whether
+    the words are exchanged for those of other texts; whether only the lines of one label are there."""
+
+    in_part: bool = True
+    unknown: float = 0.0
+    retold: bool = False
+    only: str | None = None
+
+
+WHOLE = Pass(in_part=False)
+PASSES = (
+    Pass(),
+    Pass(in_part=False, unknown=0.35),
+    Pass(unknown=0.35),
+    Pass(unknown=1.0),
+    Pass(retold=True),
+    Pass(in_part=False, retold=True, unknown=0.2),
+    Pass(retold=True, only="other"),
+    Pass(retold=True, only="nav", unknown=0.2),
+)
 NAMED = ("store", "station", "street", "room", "facility")  # what a user's map may name
 ON_MAP = 0.3  # of these, so many are on it; of other text, a twentieth of that
 NOISE = 0.35  # standard deviations added to every feature
 
 FOR = ("word_", "form_code", "form_floor", "form_gate", "form_room", "form_aisle", "form_street", "form_direction")
 FOR += ("map_", "board_map", "board_for", "contrast", "isolation")
-FOR += ("height_picture", "height_median", "height_rank", "height_board")
-AGAINST = ("sale", "notice", "form_price", "form_percent", "form_phone", "form_link", "form_time", "form_amount")
-AGAINST += ("board_against", "ground_unrest", "ring_unrest", "board_unrest", "density", "y", "words")
+FOR += ("near_for", "height_picture", "height_median", "height_rank", "height_board")
+AGAINST = (
+    "sale",
+    "notice",
+    "goods",
+    "form_price",
+    "form_percent",
+    "form_phone",
+    "form_link",
+    "form_time",
+    "form_amount",
+)
+AGAINST += ("board_against", "ground_unrest", "ring_unrest", "board_unrest", "density", "y", "length")
+AGAINST += ("near_against", "told", "sentence_mark", "goes_on", "serial", "measured", "registered")
 AGAINST += ("board_regular", "board_aligned")  # spreads: a sign's lines are alike, and begin at one edge
 # not taught: what only the rendering or the simulated reading decides, or what says little by itself
 SILENT = ("read", "text_score", "det_score", "x", "tilt", "lines", "sharpness", "ground_value", "light_on_dark")
@@ -101,14 +138,27 @@ def joined(samples: Sequence[Sample]) -> Sample:
 
 
 def of_scene(
-    scene: Scene, names: Names, seed: tuple[int, ...], in_part: bool = False, share: float = 0.0
+    scene: Scene,
+    names: Names,
+    seed: tuple[int, ...],
+    how: Pass = WHOLE,
+    brands: Sequence[str] = (),
+    without: Sequence[str] = (),
 ) -> Sample:
-    """A rendered scene, or a part of it, as an OCR might have read it, a share of its words unknown."""
+    """The lines of a rendered scene as an OCR might have read them, looked at in a way.
+
+    Args:
+        brands: names of chains for texts that are exchanged. without: registers of such texts that are not used.
+    """
     random = np.random.default_rng(seed)
-    scene = framed(scene, random) if in_part else scene
-    lines, labels = lines_of(scene, random)
-    sample = of_lines(unknown(lines, random, share), [label.label for label in labels], scene.image, names)
-    named = np.array([label.kind in NAMED for label in labels if label.label != "ignore"], bool)
+    scene = framed(scene, random) if how.in_part else scene
+    pairs = zip(*lines_of(scene, random), strict=True)
+    pairs = [(line, label) for line, label in pairs if how.only is None or label.label in (how.only, "ignore")]
+    lines, labels = [line for line, _ in pairs], [label.label for _, label in pairs]
+    if how.retold:
+        lines = retold(lines, labels, board_of(lines), random, brands, without)
+    sample = of_lines(unknown(lines, random, how.unknown), labels, scene.image, names)
+    named = np.array([label.kind in NAMED for _, label in pairs if label.label != "ignore"], bool)
     on_map = random.random(len(named)) < np.where(named, ON_MAP, ON_MAP / 20)
     sample.table[on_map, FEATURE_NAMES.index("map_own")] = 1.0
     return sample
@@ -119,7 +169,7 @@ def fit(sample: Sample, *, prior: Classifier | None = None, penalty: float | Non
 
     Args:
         prior: a linear classifier to stay near: the penalty is on the distance from it, and signs are free.
-        penalty: on every squared weight; by default WORDS on those of words and names, LOOKS on all others.
+        penalty: on every squared distance; by default WORDS for words and names, LOOKS for all others.
 
     Returns:
         mean, scale, w1 and b1 as `relevance.Classifier` has them.
@@ -128,7 +178,7 @@ def fit(sample: Sample, *, prior: Classifier | None = None, penalty: float | Non
 
     mean, scale = _scales(sample) if prior is None else (prior.arrays["mean"], prior.arrays["scale"])
     x = np.clip((sample.table.astype(float) - mean) / scale, -CLIP, CLIP)
-    centre = np.zeros(x.shape[1] + 1) if prior is None else _weights(prior)
+    centre = _expected() if prior is None else _weights(prior)
     weigh = np.append(_penalties() if penalty is None else np.full(x.shape[1], penalty), 0.0)
     limits = bounds() if prior is None else None
     args = (x, sample.is_nav.astype(float), _balanced(sample), weigh, centre)
@@ -151,10 +201,20 @@ def _weights(classifier: Classifier) -> NDArray[np.float64]:
     return np.append(classifier.arrays["w1"][0], classifier.arrays["b1"]).astype(float)
 
 
+def _spoken() -> NDArray[np.bool_]:
+    """Which features are of what is said, and not of what is seen."""
+    begin = ("word_", "form_", "sale", "notice", "goods", "map_", "board_map", "board_for", "board_against")
+    return np.array([name.startswith((*begin, *phrasing.NAMES, *company.NAMES)) for name in FEATURE_NAMES])
+
+
 def _penalties() -> NDArray[np.float64]:
-    """Words mean the same in every place; looks are the renderer's, so they are trusted less."""
-    spoken = ("word_", "form_", "sale", "notice", "map_", "board_map", "board_for", "board_against")
-    return np.array([WORDS if name.startswith(spoken) else LOOKS for name in FEATURE_NAMES])
+    return np.where(_spoken(), WORDS, LOOKS)
+
+
+def _expected() -> NDArray[np.float64]:
+    """The weights that nothing has been learnt for, and a bias of 0."""
+    signs = np.array([sign_of(name) or 0 for name in FEATURE_NAMES])
+    return np.append(EXPECTED * signs * _spoken(), 0.0)
 
 
 def _balanced(sample: Sample) -> NDArray[np.float64]:
@@ -205,7 +265,7 @@ def shipped(
         for view in range(views):
             scene = render(place, view, brands=brands, size=SIZE)
             own = held_out if fold_of(place) == FOLDS - 1 else taught
-            own += [of_scene(scene, names, (seed, place, view, i), *how) for i, how in enumerate(PASSES)]
+            own += [of_scene(scene, names, (seed, place, view, i), how, brands) for i, how in enumerate(PASSES)]
         progress(place + 1, places)
     sample = joined(taught)
     arrays = fit(joined([sample, noisy(sample, np.random.default_rng(seed))]))

@@ -42,7 +42,7 @@ def _scores(words: Reading, place: Match | None) -> dict[str, float]:
 def kind_by_words(text: str | None) -> str:
     """The kind by the text alone."""
     words = read_words(text)
-    return kind_of_line(Evidence(words, None, Reading(), None, text is not None))
+    return kind_of_line(Evidence(words, None, Reading(), None, text, text))
 
 
 def wanted(kinds: Iterable[str]) -> frozenset[str]:

@@ -17,6 +17,7 @@ from nipstool.kit.progress import Progress, silent
 
 REST = 4.0  # weight of pixels without text in the map of text, as one group
 BACKGROUND = 0.1  # weight of pixels without text in the map of navigation
+HARDEST = 3  # of the pixels without text, so many for each with text
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,8 @@ class Course:
         steps: gradient steps, each on `batch` crops of `side` x `side` pixels.
         rate: the highest learning rate; it rises over a twentieth of the steps and falls as a cosine.
         bfloat16: convolve in it, which processors that know it do in half the time.
+        clutter: the share of crops that show textures where no text is.
+        hard: weight of the hardest pixels without text, HARDEST for each of text, beside that of all of them.
     """
 
     steps: int = 200
@@ -35,19 +38,21 @@ class Course:
     rate: float = 1e-3
     seed: int = 0
     bfloat16: bool = False
+    clutter: float = 0.25
+    hard: float = 1.0
 
 
-def loss_of(logits: Tensor, truth: Tensor) -> Tensor:
+def loss_of(logits: Tensor, truth: Tensor, hard: float = 0.0) -> Tensor:
     """The loss of (n, 2, h, w) logits against the four maps of `targets` (n, 4, h, w)."""
-    text = text_loss(logits[:, 0], truth[:, TEXT], truth[:, TEXT_MASK])
+    text = text_loss(logits[:, 0], truth[:, TEXT], truth[:, TEXT_MASK], hard)
     return text + navigation_loss(logits[:, 1], truth[:, NAV], truth[:, NAV_WEIGHT], truth[:, TEXT_MASK])
 
 
-def text_loss(logits: Tensor, target: Tensor, mask: Tensor) -> Tensor:
+def text_loss(logits: Tensor, target: Tensor, mask: Tensor, hard: float = 0.0) -> Tensor:
     """Cross-entropy with text and the rest each as one group, and Dice loss, weighed by the mask.
 
-    All of the rest, not its hardest part as in Differentiable Binarization: from random weights that part is the
-    edges of the lines, and nothing is learnt for thousands of steps.
+    All of the rest, and with `hard` its hardest part once more, as in Differentiable Binarization. That part alone
+    will not do: from random weights it is the edges of the lines, and nothing is learnt for thousands of steps.
     """
     each = functional.binary_cross_entropy_with_logits(logits, target, reduction="none") * mask
     is_text = (target > 0.5).float()
@@ -55,7 +60,14 @@ def text_loss(logits: Tensor, target: Tensor, mask: Tensor) -> Tensor:
     text, rest = ((each * group).sum() / (mask * group).sum().clamp(min=1.0) for group in groups)
     chance = torch.sigmoid(logits) * mask
     dice = 1 - (2 * (chance * target).sum() + 1) / ((chance + target * mask).sum() + 1)
-    return text + REST * rest + dice
+    loss = text + REST * rest + dice
+    return loss + hard * _hardest(each * (target == 0), HARDEST * int(is_text.sum())) if hard else loss
+
+
+def _hardest(each: Tensor, count: int) -> Tensor:
+    """The mean of the largest losses; at least of one in a hundred."""
+    largest = torch.topk(each.flatten(), min(each.numel(), max(count, each.numel() // 100)), sorted=False)
+    return largest.values.mean()
 
 
 def navigation_loss(logits: Tensor, target: Tensor, weight: Tensor, mask: Tensor) -> Tensor:
@@ -85,7 +97,7 @@ def train(
         images, truth = _batch(random, examples, course)
         with torch.autocast(device.type, torch.bfloat16, enabled=course.bfloat16):
             logits = network(images.to(device, memory_format=torch.channels_last))
-        loss = loss_of(logits.float(), truth.to(device))
+        loss = loss_of(logits.float(), truth.to(device), course.hard)
         optimiser.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 5.0)
@@ -107,6 +119,6 @@ def rate_at(step: int, steps: int) -> float:
 
 def _batch(random: np.random.Generator, examples: Sequence[Example], course: Course) -> tuple[Tensor, Tensor]:
     chosen = random.integers(len(examples), size=course.batch)
-    crops = [targets.crop(random, examples[i], course.side) for i in chosen]
+    crops = [targets.crop(random, examples[i], course.side, course.clutter) for i in chosen]
     images, maps = zip(*crops, strict=True)
     return torch.from_numpy(np.stack(images)), torch.from_numpy(np.stack(maps))

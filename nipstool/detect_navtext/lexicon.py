@@ -12,7 +12,7 @@ from importlib import resources
 
 from nipstool.detect_navtext.words import CJK, is_cjk, normalised
 
-NEGATIVE = ("sale", "notice")  # in the file with a minus before them
+NEGATIVE = ("sale", "notice", "goods")  # in the file with a minus before them
 MOST_WORDS = 5
 SHORT = 2  # letters: words like `to` or `al` count only at an end of a text
 
@@ -27,14 +27,19 @@ _FORMS = {
         re.I,
     ),
     "percent": re.compile(r"\d\s?[%％]|[%％]\s?\d|\d折"),
-    "phone": re.compile(r"(?:\+?\d[\s().\-–/]{0,2}){7,}|(?i:\b(?:tel|phone|call|fax|hotline)\b.*\d{3})"),
+    "phone": re.compile(
+        # not two numbers of four digits that begin alike: rooms from one to another
+        r"(?<!\d)(?!(\d)\d{3}\s?[-–]\s?\1\d{3}(?!\d))(?:\+?\d[\s().\-–/]{0,2}){7,}"
+        r"|(?i:\b(?:tel|phone|call|fax|hotline)\b.*\d{3})"
+    ),
     "link": re.compile(
         r"(?i)www\b|https?\b|@\w|\w\.(?:com|org|net|gov|edu|info|shop|co|de|fr|uk|sg|es|it|nl|jp|cn)\b|\bqr\b"
     ),
     "time": re.compile(
         r"(?i)\b\d{1,2}[:h][0-5]\d\b|\b\d{1,2}\s?[ap]\.?m\b|\b\d{1,2}[/.-]\d{1,2}[/.-]\d{2,4}\b|\b(?:19|20)\d{2}\b"
-        r"|\b(?:mon|tue|tues|wed|thu|thur|thurs|fri|sat|sun)(?:day)?s?\b\s*[-–:.&]|\b(?:jan|feb|mar|apr|jun|jul|aug|sep"
-        r"|sept|oct|nov|dec)[a-z]{0,6}\.?\s\d|24\s?(?:hours|hrs|h|小时|時間)\b|\d+月\d+|\d+[時点]\d*"
+        r"|\b(?:mon|tue|tues|wed|thu|thur|thurs|fri|sat|sun)(?:day)?s?\b\s*[-–:.&]"
+        r"|\b(?:jan(?:uary)?|feb(?:ruary)?|mar(?:ch)?|apr(?:il)?|june?|july?|aug(?:ust)?|sept?(?:ember)?"
+        r"|oct(?:ober)?|nov(?:ember)?|dec(?:ember)?)\.?\s\d|24\s?(?:hours|hrs|h|小时|時間)\b|\d+月\d+|\d+[時点]\d*"
     ),
     "amount": re.compile(
         r"(?i)\b\d+(?:[.,]\d+)?\s?(?:ml|cl|g|gr|kg|mg|l|lt|oz|lb|lbs|mm|cm|pcs|kw|mb|gb|tb|hz|cal|kcal|inch)\b"

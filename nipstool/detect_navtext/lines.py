@@ -43,7 +43,7 @@ class Line:
         det_score: the detector's confidence, 0 to 1.
         reason: why there is no text (`too-small`, `unsure`, `unlikely`, `no-text`, `not-asked`);
             None where there is.
-        nav_map: mean probability, 0 to 1, that a detector with a second map gives the line; None of others.
+        nav_map: by a detector with a second map, the probability that it navigates if it is text; None of others.
     """
 
     polygon: Polygon

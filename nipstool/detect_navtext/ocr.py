@@ -8,14 +8,14 @@ from itertools import pairwise
 
 import numpy as np
 
-from nipstool.detect_navtext.boxes import boxes_in, mean_inside
+from nipstool.detect_navtext.boxes import PP_OCR, boxes_in, shares_in
 from nipstool.detect_navtext.lines import Image, Line
 from nipstool.detect_navtext.maps import LONG, Detector, View, padded, shown_size
 from nipstool.detect_navtext.models import Models, bundled
 from nipstool.detect_navtext.recognise import Recogniser, strip_of
 
 LEGIBLE = 7.0  # pixels; lower text is not read: the recogniser guesses
-SURE = 0.55  # of the detector; a box below it is seldom text that can be read
+SURER = 0.05  # than the least score of a box; what is below that is seldom text that can be read
 LIKELY = 0.1  # by a detector that knows: what is below it hardly navigates
 COARSE = 1600  # longest side of the second look at a tiled picture, for text larger than a tile can hold
 LARGE = 0.3  # of a tile's side: text so high is taken from the second look
@@ -94,16 +94,15 @@ class Reader:
         ]
         if len(maps) == 1:
             return lines
-        size = np.array([maps.shape[2] / image.shape[1], maps.shape[1] / image.shape[0]], np.float32)
-        full = 255 if maps.dtype == np.uint8 else 1
-        means = [mean_inside(maps[1], line.polygon * size) / full for line in lines]
-        return [replace(line, nav_map=round(mean, 5)) for line, mean in zip(lines, means, strict=True)]
+        shares = shares_in(maps[1], found, image.shape[1], image.shape[0])
+        return [replace(line, nav_map=round(float(one), 5)) for line, one in zip(lines, shares, strict=True)]
 
     def _read_text(self, image: Image, lines: Sequence[Line]) -> list[Line]:
         """The same lines with their text, or the reason why there is none."""
         if self._recogniser is None:
             return list(lines)
-        reasons = [None if self.reading.read == "all" else not_worth(line) for line in lines]
+        sure = self._detector.rule.box_threshold + SURER
+        reasons = [None if self.reading.read == "all" else not_worth(line, sure) for line in lines]
         asked = [i for i, reason in enumerate(reasons) if reason is None]
         answers = dict(
             zip(asked, self._recogniser.read([strip_of(image, lines[i].polygon) for i in asked]), strict=True)
@@ -111,13 +110,13 @@ class Reader:
         return [_told(line, reasons[i], answers.get(i)) for i, line in enumerate(lines)]
 
 
-def not_worth(line: Line) -> str | None:
+def not_worth(line: Line, sure: float = PP_OCR.box_threshold + SURER) -> str | None:
     """Why a line is not read: `too-small`, `unsure`, or `unlikely` to navigate; None where it is worth it."""
     if min(line.height, line.width) < LEGIBLE:
         return "too-small"
     if line.nav_map is not None and line.nav_map < LIKELY:
         return "unlikely"
-    return "unsure" if line.det_score < SURE else None
+    return "unsure" if line.det_score < sure else None
 
 
 def _told(line: Line, reason: str | None, answer: tuple[str, float] | None) -> Line:

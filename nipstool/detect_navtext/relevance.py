@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from nipstool.detect_navtext import appearance
+from nipstool.detect_navtext import appearance, company, phrasing
 from nipstool.detect_navtext.boards import board_of
 from nipstool.detect_navtext.evidence import Evidence, evidence_of
 from nipstool.detect_navtext.lexicon import NAVIGATES
@@ -24,17 +24,18 @@ from nipstool.kit.tensor_header import read_header
 
 __all__ = ["FEATURE_NAMES", "FEATURE_VERSION", "Classifier", "board_of", "classify", "features", "load_classifier"]
 
-FEATURE_VERSION = 1
+FEATURE_VERSION = 2
 SHIPPED = "relevance.safetensors"
 CLIP = 4.0  # standard deviations; further out a number says no more
 
-_AGAINST = ("price", "percent", "phone", "link", "time", "amount")
+_AGAINST = company.AGAINST
 _WORDS = (
     *(f"word_{kind}" for kind in KINDS if kind != "other"),
     "word_any",
     *(f"form_{form}" for form in NAVIGATES),
     "sale",
     "notice",
+    "goods",
     *(f"form_{form}" for form in _AGAINST),
     "map_own",
     "map_chain",
@@ -48,7 +49,6 @@ _SHAPE = (
     "text_score",
     "det_score",
     "letters",
-    "words",
     "upper",
     "digits",
     "letter_share",
@@ -75,7 +75,15 @@ _LAYOUT = (
     "density",
 )
 _BOARD_LOOK = ("board_unrest", "board_ring_step")
-FEATURE_NAMES = (*_WORDS, *_SHAPE, *_LAYOUT, *appearance.NAMES, *_BOARD_LOOK)
+FEATURE_NAMES = (
+    *_WORDS,
+    *phrasing.NAMES,
+    *company.NAMES,
+    *_SHAPE,
+    *_LAYOUT,
+    *appearance.NAMES,
+    *_BOARD_LOOK,
+)
 
 
 def features(
@@ -96,10 +104,20 @@ def features(
         return np.zeros((0, len(FEATURE_NAMES)), np.float32)
     found = evidence if evidence is not None else evidence_of(lines, boards, names)
     words = np.array([_words(one) for one in found], np.float32)
+    told = np.array([phrasing.phrasing(one.text, one.board_text) for one in found], np.float32)
     shape = np.array([_shape(line) for line in lines], np.float32)
     looks = np.array([appearance.appearance(image, line) for line in lines], np.float32)
     table = np.concatenate(
-        [words, shape, _layout(lines, image, boards), looks, _board_looks(looks, boards)], axis=1
+        [
+            words,
+            told,
+            company.company(lines, found, told),
+            shape,
+            _layout(lines, image, boards),
+            looks,
+            _board_looks(looks, boards),
+        ],
+        axis=1,
     )
     return table.astype(np.float32)
 
@@ -114,6 +132,7 @@ def _words(found: Evidence) -> list[float]:
         *(float(form in words.forms) for form in NAVIGATES),
         words.against.get("sale", 0.0),
         words.against.get("notice", 0.0),
+        words.against.get("goods", 0.0),
         *(float(form in words.forms) for form in _AGAINST),
         _similarity(found.place, "map"),
         _similarity(found.place, "chains"),
@@ -140,7 +159,6 @@ def _shape(line: Line) -> list[float]:
         line.text_score or 0.0,
         line.det_score,
         float(np.log1p(len(text))),
-        float(np.log1p(len(words))),
         sum(sign.isupper() for sign in letters) / len(letters) if letters else 0.0,
         sum(sign.isdigit() for sign in text) / solid,
         len(letters) / solid if text else 0.0,

@@ -14,6 +14,7 @@ from nipstool.detect_navtext.dataset import Truth
 from nipstool.detect_navtext.lines import Image, Line
 from nipstool.detect_navtext.metrics import COVERED, shares
 from nipstool.detect_navtext.network import SCALE
+from nipstool.detect_navtext.textures import amid
 
 Random = np.random.Generator
 Maps = NDArray[np.float32]
@@ -104,8 +105,12 @@ def _filled(polygon: NDArray[np.float32]) -> NDArray[np.int32]:
     return np.round(cv2.boxPoints((centre, size, angle)) * 16).astype(np.int32)
 
 
-def crop(random: Random, example: Example, side: int) -> tuple[NDArray[np.float32], Maps]:
-    """A square of a picture at a size and tilt by chance, as the network takes it, and its maps."""
+def crop(random: Random, example: Example, side: int, clutter: float = 0.0) -> tuple[NDArray[np.float32], Maps]:
+    """A square of a picture at a size and tilt by chance, as the network takes it, and its maps.
+
+    Args:
+        clutter: the share of crops that show textures where no text is.
+    """
     height, width = example.image.shape[:2]
     scale = SHORT / min(height, width) * float(np.exp(random.uniform(*np.log(SCALES))))
     angle = float(random.normal(0, 3))
@@ -119,7 +124,38 @@ def crop(random: Random, example: Example, side: int) -> tuple[NDArray[np.float3
         for t in example.truths
     )
     near = [t for t in truths if (t.polygon.max(axis=0) > 0).all() and (t.polygon.min(axis=0) < side).all()]
+    if clutter and random.random() < clutter:
+        image = _photographed(random, amid(random, np.asarray(image, np.uint8), _ground(random, near, side)))
     return shown(_disturbed(random, image)), maps_of(near, side, side)
+
+
+def _ground(random: Random, truths: Sequence[Truth], side: int) -> NDArray[np.bool_]:
+    """Where lines are, with more or less of what is around them: (side, side)."""
+    kept = np.zeros((side, side), np.uint8)
+    for truth in truths:
+        centre, (width, height), angle = cv2.minAreaRect(truth.polygon)
+        room = min(width, height) * float(random.uniform(0, 0.7))
+        corners = cv2.boxPoints((centre, (width + room, height + room), angle))
+        cv2.fillPoly(kept, [np.round(corners).astype(np.int32)], (1,))
+    return kept.astype(bool)
+
+
+def _photographed(random: Random, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """What cameras and files do at times: too few pixels, sharpening, noise, compression."""
+    side, seen = image.shape[0], image
+    if random.random() < 0.3:
+        few = round(side / float(random.uniform(1.1, 2.0)))
+        seen = cv2.resize(cv2.resize(seen, (few, few), interpolation=cv2.INTER_AREA), (side, side))
+    if random.random() < 0.3:
+        more = float(random.uniform(0.3, 1.5))
+        seen = cv2.addWeighted(seen, 1 + more, cv2.GaussianBlur(seen, (0, 0), 1.5), -more, 0.0)
+    if random.random() < 0.5:
+        grain = random.standard_normal((side, side, 1), np.float32) * np.float32(random.uniform(1, 12))
+        seen = np.clip(seen + grain, 0, 255).astype(np.uint8)
+    if random.random() < 0.5:
+        quality = [int(cv2.IMWRITE_JPEG_QUALITY), int(random.integers(25, 90))]
+        seen = cv2.imdecode(cv2.imencode(".jpg", seen, quality)[1], cv2.IMREAD_COLOR)
+    return np.asarray(seen, np.uint8)
 
 
 def _centre(random: Random, example: Example, wide: float) -> NDArray[np.float64]:

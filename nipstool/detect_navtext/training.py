@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nipstool.detect_navtext import dataset, fitting, metrics
-from nipstool.detect_navtext.boxes import mean_inside
+from nipstool.detect_navtext.boxes import shares_in
 from nipstool.detect_navtext.compact import Compact
 from nipstool.detect_navtext.dataset import Picture
-from nipstool.detect_navtext.detector import ALONE, as_input
+from nipstool.detect_navtext.detector import ALONE, NAV_THRESHOLD, as_input
 from nipstool.detect_navtext.find import blended
 from nipstool.detect_navtext.lines import Image, Line
 from nipstool.detect_navtext.maps import STRIDE
@@ -24,7 +24,7 @@ from nipstool.detect_navtext.metrics import Found
 from nipstool.detect_navtext.pictures import read_picture
 from nipstool.detect_navtext.poi import Names
 from nipstool.detect_navtext.relevance import Classifier, classify, load_classifier
-from nipstool.detect_navtext.targets import Example, taught
+from nipstool.detect_navtext.targets import Example, shrunk, taught
 from nipstool.kit.errors import DataError
 from nipstool.kit.files import AtomicFile, check_output, sha256, write_text
 from nipstool.kit.progress import Progress, silent
@@ -40,6 +40,14 @@ Teacher = Callable[[Image], Sequence[Line]]
 FEWEST = 4  # lines of each label from which a classifier for a place is fitted
 COUNTED = ("nav", "other")
 READ = 0.97  # what a line of truth counts as a recogniser's confidence
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """The means of a detector's maps in lines (n,): that they are text, and that they navigate if they are."""
+
+    is_text: NDArray[np.float32]
+    navigates: NDArray[np.float32]
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,12 +100,15 @@ def train(
     """
     from nipstool.detect_navtext import detector, learn
 
+    if not base:
+        course = replace(course, clutter=0.0, hard=0.0)  # what is hard is not known yet
     examples, samples = _examples(folder, teacher, names, stage)
     network = _network(course.seed, base)
     with stage("training") as show:
         losses = learn.train(network, examples, course, device=device, progress=show)
     sample = fitting.joined(samples)
-    adapted = adapt(sample, _means(network, examples))
+    seen = _seen(network, examples)
+    adapted = adapt(sample, seen)
     about = {
         "trained on": f"{len(examples)} pictures, {len(sample.is_nav)} lines",
         "steps": str(course.steps),
@@ -106,6 +117,7 @@ def train(
         "seed": str(course.seed),
     }
     if adapted is not None:
+        about[NAV_THRESHOLD] = f"{best_threshold(seen.is_text * seen.navigates, sample.is_nav):g}"
         about[ALONE] = f"{best_threshold(classify(sample.table, adapted), sample.is_nav):g}"
     classifier = None if adapted is None else fitting.as_bytes(adapted)
     data = detector.onnx_bytes(network, about=about, classifier=classifier)
@@ -152,38 +164,38 @@ def sample_of(picture: Picture, image: Image, names: Names) -> fitting.Sample:
     return fitting.of_lines(lines, [t.label for t in known], image, names)
 
 
-def _means(network: Any, examples: Sequence[Example]) -> NDArray[np.float32]:
-    """The mean of the map of navigation in every line of the examples that counts, in their order."""
+def _seen(network: Any, examples: Sequence[Example]) -> Seen:
+    """What the maps say of every line of the examples that counts, in their order."""
     import torch
 
-    found: list[float] = []
+    texts, shares = [], []
     for example in examples:
         height, width = example.image.shape[:2]
         size = (max(1, width // STRIDE) * STRIDE, max(1, height // STRIDE) * STRIDE)
         small = np.asarray(cv2.resize(example.image, size), np.uint8)
         with torch.no_grad():
-            map_ = torch.sigmoid(network(torch.from_numpy(as_input(small))))[0, 1].numpy()
-        scale = np.array([map_.shape[1] / width, map_.shape[0] / height], np.float32)
-        counted = [t for t in example.truths if len(t.polygon) == 4 and t.label in COUNTED]
-        found += [mean_inside(map_, t.polygon * scale) for t in counted]
-    return np.array(found, np.float32)
+            maps = torch.sigmoid(network(torch.from_numpy(as_input(small))))[0].numpy()
+        lines = [t.polygon for t in example.truths if len(t.polygon) == 4 and t.label in COUNTED]
+        drawn = [shrunk(polygon) for polygon in lines]
+        whole, parts = (np.array(boxes, np.float32).reshape(-1, 4, 2) for boxes in (lines, drawn))
+        texts.append(shares_in(maps[0], parts, width, height))
+        shares.append(shares_in(maps[1], whole, width, height))
+    return Seen(np.concatenate(texts), np.concatenate(shares))
 
 
-def adapt(
-    sample: fitting.Sample, nav_map: NDArray[np.float32] | None = None, *, penalty: float = 1e-3
-) -> Classifier | None:
+def adapt(sample: fitting.Sample, seen: Seen | None = None, *, penalty: float = 1e-3) -> Classifier | None:
     """The shipped classifier fitted to the lines of a place; None where they are too few of either label.
 
     Args:
-        nav_map: what the detector's second map says of each line: the threshold is then one for both together.
+        seen: what the detector's maps say of each line: the threshold is then one for all together.
     """
     if min(int(sample.is_nav.sum()), int((~sample.is_nav).sum())) < FEWEST:
         return None
     arrays = fitting.fit(sample, penalty=penalty, prior=load_classifier())
     scores = classify(sample.table, Classifier(arrays, 0.5))
-    return Classifier(
-        arrays, best_threshold(scores if nav_map is None else blended(scores, nav_map), sample.is_nav)
-    )
+    if seen is not None:
+        scores = blended(scores, seen.navigates) * seen.is_text
+    return Classifier(arrays, best_threshold(scores, sample.is_nav))
 
 
 def best_threshold(scores: NDArray[np.floating], is_nav: NDArray[np.bool_]) -> float:

@@ -36,7 +36,7 @@ def wrap(angle: Array) -> Array:
 
 def normal_logpdf(residual: Array, sd: Any) -> Array:
     """log N(residual | 0, sd^2), elementwise; sd a number or an array."""
-    log_sd = math.log(sd) if isinstance(sd, int | float) else namespace(sd).log(sd)
+    log_sd = math.log(sd) if isinstance(sd, (int, float)) else namespace(sd).log(sd)
     found = residual * residual
     found *= -0.5 / (sd * sd)
     found -= log_sd + 0.5 * math.log(2.0 * math.pi)

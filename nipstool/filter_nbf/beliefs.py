@@ -126,7 +126,9 @@ class Gaussian:
 
 def unknown(x: np.ndarray) -> np.ndarray:
     """(B,) NaN: nothing is known about the family."""
-    return np.full(len(x), np.nan)
+    nothing = np.empty(len(x))
+    nothing.fill(np.nan)  # at each step: np.full takes twice the time
+    return nothing
 
 
 def resample(x: np.ndarray, logw: np.ndarray, count: int, draws: Draws) -> np.ndarray:

@@ -14,14 +14,13 @@ where one stage would leave too few particles alive.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from nipstool.filter_nbf.beliefs import Belief, Kernel, resample, unknown
 from nipstool.filter_nbf.draws import Draws
-from nipstool.filter_nbf.model import Dynamics
+from nipstool.filter_nbf.model import Dynamics, has_gaps
 from nipstool.filter_nbf.weights import Tempering, weigh
 
 POINTS = 16  # of the grid for a stage's exponent, a power of two
@@ -141,13 +140,12 @@ def _regenerate_where_low(
         low = ~np.isnan(dt)
     elif settings.regenerate == "never":
         low = np.zeros(len(dt), dtype=bool)
-    off = unknown(cloud.x)
     if True not in (each := low.tolist()):
-        return cloud, low, off
+        return cloud, low, unknown(cloud.x)
     if False not in each:
         fresh, off = renew(dynamics, belief, settings, cloud.x, cloud.logw, draws)
         return uniform(fresh), low, off
-    rows = np.flatnonzero(low)
+    rows, off = np.flatnonzero(low), unknown(cloud.x)
     fresh, off[rows] = renew(dynamics, belief, settings, cloud.x[rows], cloud.logw[rows], draws.take(rows))
     return _put(cloud, rows, uniform(fresh)), low, off
 
@@ -162,17 +160,12 @@ def renew(
 ) -> tuple[np.ndarray, np.ndarray]:
     """(B, n, d) equally weighted particles for weighted ones, and how far off its family each belief is."""
     n = x.shape[1]
-    keep = belief.keep if settings.keep is None else settings.keep
-    kept = round(keep * n)
-    parts = []
-    off = unknown(x)
-    if kept:
-        parts.append(resample(x, logw, kept, draws))
-    if kept < n:
-        sample = belief.sample(dynamics, x, logw, n - kept, draws)
-        parts.append(sample.x)
-        off = sample.off_family
-    return (parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)), off
+    kept = round(n * (belief.keep if settings.keep is None else settings.keep))
+    same = resample(x, logw, kept, draws) if kept else None
+    if same is not None and kept == n:
+        return same, unknown(x)
+    sample = belief.sample(dynamics, x, logw, n - kept, draws)
+    return (sample.x if same is None else np.concatenate([same, sample.x], axis=1)), sample.off_family
 
 
 def _weight(
@@ -187,7 +180,7 @@ def _weight(
     before: tuple[np.ndarray, np.ndarray],
 ) -> tuple[Cloud, Outcome]:
     """Weights times the likelihood, in stages where one would leave too few alive."""
-    if not y.size or (math.isnan(y.sum()) and np.isnan(y).all()):
+    if not y.size or (has_gaps(y) and np.isnan(y).all()):
         nothing = np.zeros(len(y))
         none = np.zeros(len(y), dtype=bool)
         return cloud, Outcome(nothing, nothing.astype(int), *before, ~none, none)

@@ -20,6 +20,7 @@ METHODS = {
     "evaluate": ("init_sample", "transition_sample", "log_likelihood", "simulate_obs"),
     "train": ("init_sample", "transition_sample", "log_likelihood", "simulate_obs", "sample_params"),
 }
+PIECES = 1_000_000  # that a time is bridged in at most: a broken clock would be waited for without end
 
 
 class Dynamics:
@@ -61,11 +62,17 @@ class Dynamics:
     def transition_sample(
         self, x: np.ndarray, u: np.ndarray, dt: np.ndarray, draws: Draws, max_dt: float | None = None
     ) -> np.ndarray:
-        """(B, n, d) draws of x' given x, in steps no longer than max_dt. A state that is no number stays put."""
+        """(B, n, d) draws of x' given x, in steps no longer than max_dt. A state that is no number stays put.
+
+        Raises DataError where that takes more than PIECES steps.
+        """
         limit = max_dt or self.max_dt
         if limit is None:
             return self._transition(x, u, dt, draws)
-        pieces = max(1, math.ceil(dt.max() / limit))
+        longest = float(dt.max())
+        if longest > PIECES * limit:
+            raise DataError(f"{self.label}: a time of {longest:g} is more than {PIECES} steps of max_dt {limit:g}")
+        pieces = max(1, math.ceil(longest / limit))
         if pieces == 1 or len(x) == 1:
             for _ in range(pieces):
                 x = self._transition(x, u, dt / pieces, draws)
@@ -99,7 +106,7 @@ class Dynamics:
         else:
             rows = zip(y, x, u, strict=True)
             found = np.stack([self._checked("log_likelihood", None, *row) for row in rows])
-        some = math.isnan(y.sum())
+        some = has_gaps(y)
         gone: np.ndarray = np.isnan(y) if some else y
         told: np.ndarray = np.ones(len(y), dtype=bool)
         if found.shape == (*x.shape[:2], y.shape[1]):
@@ -163,7 +170,7 @@ class Dynamics:
         method: Callable[..., Any] = getattr(self.model, name)
         try:
             with np.errstate(all="ignore"):
-                value = as_numpy(method(*self._arguments(args)))
+                value = as_numpy(method(*(self._tensors(args) if self.is_torch else args)))
         except NipsError:
             raise
         except Exception as error:  # whatever a user's model raises
@@ -172,9 +179,7 @@ class Dynamics:
             raise self._error(name, f"gave shape {value.shape}, expected {shape}")
         return value
 
-    def _arguments(self, args: Sequence[Any]) -> list[Any]:
-        if not self.is_torch:
-            return list(args)
+    def _tensors(self, args: Sequence[Any]) -> list[Any]:
         import torch
 
         def convert(value: Any) -> Any:
@@ -188,6 +193,11 @@ class Dynamics:
 
     def _error(self, name: str, what: str) -> DataError:
         return DataError(f"{self.label}: {name} {what}")
+
+
+def has_gaps(y: np.ndarray) -> bool:
+    """Whether a NaN may be among observations. There are few: a list of them is added up in half the time."""
+    return math.isnan(sum(y.ravel().tolist()))
 
 
 def _row_sums(x: np.ndarray) -> np.ndarray:

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import BinaryIO
 
+import numpy as np
+
 from nipstool.filter_nbf.answers import Contents, as_line, lines_of
 from nipstool.filter_nbf.rows import Row, RowReader, readable_lines
 from nipstool.filter_nbf.tracks import Answer, Tracks
@@ -57,7 +59,8 @@ def filter_stream(
     """
     tally = Tally() if tally is None else tally
     for lines in readable_lines(source):
-        with uninterrupted():
+        # a row may hold any number: what comes of it is looked at, and not warned of
+        with uninterrupted(), np.errstate(all="ignore"):
             _answer(lines, reader, tracks, write, label, contents or Contents(), stop_on_error, observe, tally)
     return tally
 

@@ -21,16 +21,16 @@ def log_normalise(logw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def weigh(logw: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """`log_normalise`, and (B,) effective sizes, for the price of one exponential. Lost sets become uniform."""
-    top = logw.max(-1, keepdims=True)
-    lost = np.isinf(top[:, 0]) if min(top[:, 0].tolist()) == -math.inf else None
+    top = logw.max(-1)
+    lost = np.isinf(top) if min(top.tolist()) == -math.inf else None
     if lost is not None:
         logw = logw.copy()
         logw[lost], top[lost] = 0.0, 0.0
-    w = logw - top
+    w = logw - top[:, None]
     np.exp(w, out=w)
     total = w.sum(-1)
     size = total * total / np.vecdot(w, w)
-    level = top[:, 0] + np.log(total)
+    level = top + np.log(total)
     normal = np.subtract(logw, level[:, None], out=w)
     if lost is not None:
         level[lost] = -np.inf
@@ -98,10 +98,10 @@ def _copies(w: np.ndarray, start: np.ndarray, count: int) -> np.ndarray:
     edges *= count / edges[:, -1:]
     edges -= start[:, None]
     np.minimum(np.ceil(edges, out=edges), count, out=edges)
-    edges[:, -1] = count
-    copies = np.empty(edges.shape, dtype=np.int64)
-    copies[:, 0] = edges[:, 0]
-    np.subtract(edges[:, 1:], edges[:, :-1], out=copies[:, 1:], casting="unsafe")
+    reached = edges.astype(np.int64)
+    reached[:, -1] = count
+    copies = reached.copy()
+    copies[:, 1:] -= reached[:, :-1]
     return copies
 
 

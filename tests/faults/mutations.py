@@ -168,7 +168,10 @@ def _child(case: Case, name: str, made: Path, seeds: list[int]) -> Iterator[tupl
     _, status = os.waitpid(pid, 0)
     if last is not None:
         number = -os.waitstatus_to_exitcode(status)
-        hung = {signal.SIGPROF: f"took more than {LIMIT_S} s of CPU time", signal.SIGALRM: f"hung for {WAIT_S} s"}
+        hung: dict[int, str] = {
+            signal.SIGPROF: f"took more than {LIMIT_S} s of CPU time",
+            signal.SIGALRM: f"hung for {WAIT_S} s",
+        }
         told = hung.get(number, f"died of signal {number}")
         yield *last, {"status": 70, "seconds": LIMIT_S, "grown": 0, "fault": told}
 

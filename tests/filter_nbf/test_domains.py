@@ -269,3 +269,15 @@ def test_domains_that_are_not_there() -> None:
         load_domain("arena", {"rho": 2})
     with pytest.raises(UsageError, match="not stable"):
         load_domain("linear-gaussian", {"A": 1.0})
+
+
+def test_many_linear_steps_are_made_at_once() -> None:
+    model = load_domain("linear-gaussian", {"A": [[0.9, 0.3], [-0.2, 0.6]], "Q": [[1.0, 0.4], [0.4, 0.5]]}).model
+    A, Q = np.eye(2), np.zeros((2, 2))
+    for steps in range(1, 12):
+        A, Q = model.A @ A, model.A @ Q @ model.A.T + model.Q
+        for found, expected in zip(model.step_moments(float(steps)), (A, Q), strict=True):
+            np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
+    forgotten, spread = model.step_moments(1e300)
+    assert not forgotten.any()
+    np.testing.assert_allclose(spread, model.P0, rtol=1e-10)  # P0 solves A P A' + Q = P

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import threading
+import warnings
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -374,3 +375,19 @@ def test_ten_thousand_fuzzed_lines(domain: str, first: bytes, good: bytes) -> No
     found, tally = answers(first + b"\n" + b"\n".join(lines), tracks_for(domain, Bootstrap(), n=4))
     assert len(found) == 10_000 + first.startswith(b"{")
     assert 500 < tally.events["skipped"] < 10_000
+
+
+@pytest.mark.parametrize("domain", ["arena", "grid"])
+def test_a_broken_clock_costs_its_row_alone(domain: str) -> None:
+    rows = "".join(f'{{"t": {t}}}\n' for t in ("0", "1e18", "1", "2"))
+    found, tally = answers(rows, tracks_for(domain, n=8))
+    assert [row["event"] for row in found] == ["missing", "failed", "missing", "missing"]
+    assert "a time of 1e+18 is more than 1000000 steps of max_dt 1" in tally.first_error
+
+
+def test_enormous_numbers_are_answered_without_a_warning() -> None:
+    rows = '{"t": 0, "flow": 1}\n{"t": 1e308, "flow": 1}\n{"flow": 1e308}\n{"flow": -1e308}\n{"flow": 2}\n'
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found, _ = answers(rows, tracks_for(belief=Bootstrap()))
+    assert len(found) == 5

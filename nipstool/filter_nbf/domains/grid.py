@@ -26,6 +26,7 @@ class Grid:
     names = ("column", "row")
     obs_names = ("seen", "column", "row")
     control_names = ("px", "py")
+    max_dt = 1.0
 
     def __init__(self, stay: float = 0.2):
         if not 0.0 <= stay < 1.0:

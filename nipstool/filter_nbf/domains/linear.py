@@ -45,7 +45,8 @@ class LinearGaussian:
         self.obs_names = tuple(obs_names) or tuple(f"y{i}" for i in range(len(self.H)))
         self._white = np.linalg.inv(np.linalg.cholesky(self.R))
         self._is_walk = bool(np.array_equal(self.A, np.eye(d)))
-        self._independent = bool(np.array_equal(self.R, np.diag(np.diag(self.R))))
+        self._is_seen_whole = bool(np.array_equal(self.H, np.eye(d)))
+        self._sd = _deviations(self.R)
         self._steps: dict[float, tuple[np.ndarray, np.ndarray]] = {}
 
     def step_moments(self, dt: float) -> tuple[np.ndarray, np.ndarray]:
@@ -53,10 +54,7 @@ class LinearGaussian:
         if dt not in self._steps:
             if not self._is_walk and dt != round(dt):
                 raise ValueError(f"dt is {dt}: with this A time goes in whole steps")
-            A, Q = np.eye(self.dim), np.zeros((self.dim, self.dim))
-            for _ in range(0 if self._is_walk else round(dt)):
-                A, Q = self.A @ A, self.A @ Q @ self.A.T + self.Q
-            self._steps[dt] = (A, self.Q * dt if self._is_walk else Q)
+            self._steps[dt] = (self.A, self.Q * dt) if self._is_walk else _many(self.A, self.Q, round(dt))
             while len(self._steps) > 1000:
                 self._steps.pop(next(iter(self._steps)))
         return self._steps[dt]
@@ -69,8 +67,10 @@ class LinearGaussian:
     def transition_sample(self, x: Array, u: Array, dt: Any, rng: Any) -> Array:
         """(..., n, d) draws of x' given x."""
         noise = rng.standard_normal(tuple(x.shape))
-        first = float(dt) if np.ndim(dt) == 0 else float(dt[0, 0])
-        if len(x) == 1 or np.ndim(dt) == 0 or bool((dt == first).all()):
+        if not getattr(dt, "ndim", 0):  # a number: the same time for all
+            return self._move(x, noise, float(dt))
+        first = float(dt[0, 0])
+        if len(x) == 1 or bool((dt == first).all()):
             return self._move(x, noise, first)
         rows = [self._move(x[b], noise[b], float(dt[b, 0])) for b in range(len(x))]
         return namespace(x).stack(rows)
@@ -85,12 +85,9 @@ class LinearGaussian:
 
     def log_likelihood(self, y: Array, x: Array, u: Array) -> Array:
         """(..., n, m) by component where R is diagonal, else (..., n)."""
-        mean = x if self.dim == 1 and self.H[0, 0] == 1.0 else x @ like(self.H.T, x)
-        residual = like(y, x) - mean
-        if self.R.size == 1:
-            return normal_logpdf(residual, float(self.R[0, 0]) ** 0.5)
-        if self._independent:
-            return normal_logpdf(residual, like(np.sqrt(np.diag(self.R)), x))
+        residual = like(y, x) - (x if self._is_seen_whole else x @ like(self.H.T, x))
+        if self._sd is not None:
+            return normal_logpdf(residual, self._sd if isinstance(self._sd, float) else like(self._sd, x))
         return normal_logpdf(residual @ like(self._white.T, x), 1.0).sum(-1) + float(
             np.log(np.diag(self._white)).sum()
         )
@@ -128,6 +125,24 @@ def stationary(A: np.ndarray, Q: np.ndarray) -> np.ndarray:
 def _matrix(value: Any, d: int) -> np.ndarray:
     array = np.asarray(value, dtype=float)
     return array * np.eye(d) if array.ndim == 0 else np.diag(array) if array.ndim == 1 else array
+
+
+def _many(A: np.ndarray, Q: np.ndarray, steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """A and Q of so many steps in one, by squaring: after a steps, b more make A_b A_a and A_b Q_a A_b' + Q_b."""
+    all_A, all_Q = np.eye(len(A)), np.zeros_like(Q)
+    while steps:
+        if steps & 1:
+            all_A, all_Q = A @ all_A, A @ all_Q @ A.T + Q
+        A, Q = A @ A, A @ Q @ A.T + Q
+        steps >>= 1
+    return all_A, all_Q
+
+
+def _deviations(cov: np.ndarray) -> float | np.ndarray | None:
+    """The standard deviations of a diagonal covariance, a number where it is one; None of any other."""
+    if cov.size == 1:
+        return float(cov[0, 0]) ** 0.5
+    return np.sqrt(np.diag(cov)) if np.array_equal(cov, np.diag(np.diag(cov))) else None
 
 
 def _root(cov: np.ndarray) -> np.ndarray:

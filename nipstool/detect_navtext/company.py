@@ -1,0 +1,50 @@
+"""What the lines around a line say: a receipt, a packet or an advertisement is many lines of one kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nipstool.detect_navtext.evidence import Evidence
+from nipstool.detect_navtext.lexicon import NAVIGATES
+from nipstool.detect_navtext.lines import Line
+from nipstool.detect_navtext.phrasing import NAMES as PHRASING
+
+NAMES = (
+    "near_for",  # what speaks for the lines around, each by its nearness
+    "near_against",
+)
+AGAINST = ("price", "percent", "phone", "link", "time", "amount")
+REACH = 3.0  # heights of the larger of two lines: so far apart, half of what one says is left
+SOME = 1.0  # lines that say nothing, added to every mean: two lines prove less than twenty
+
+_LENGTH = PHRASING.index("length")
+
+
+def company(
+    lines: Sequence[Line], found: Sequence[Evidence], phrasings: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """The numbers NAMES of each line: (n, 2). `phrasings` (n, p) are those of `phrasing`."""
+    boxes = np.array([line.bbox for line in lines], np.float64)
+    heights = np.array([max(line.height, 1.0) for line in lines])
+    low, high = boxes[:, :2], boxes[:, :2] + boxes[:, 2:]
+    gap = np.maximum(np.maximum(low[:, None], low[None]) - np.minimum(high[:, None], high[None]), 0)
+    distance = np.linalg.norm(gap, axis=2) / np.maximum(heights[:, None], heights[None])
+    said = np.array([(_speaks(one), _tells(one, row)) for one, row in zip(found, phrasings, strict=True)])
+    weight = 0.5 ** (distance / REACH)
+    np.fill_diagonal(weight, 0.0)
+    return (weight @ said / (weight.sum(axis=1, keepdims=True) + SOME)).astype(np.float32)
+
+
+def _speaks(found: Evidence) -> float:
+    """How much speaks for a line, 0 to 1."""
+    place = 0.0 if found.place is None or not found.place.whole else 0.5
+    return max(*found.words.kinds.values(), place, 0.5 * bool(found.words.forms & set(NAVIGATES)), 0.0)
+
+
+def _tells(found: Evidence, phrasing: NDArray[np.float32]) -> float:
+    """How much speaks against a line, 0 to 1."""
+    marks = phrasing.sum() - phrasing[_LENGTH]
+    return min(1.0, float(sum(found.words.against.values()) + bool(found.words.forms & set(AGAINST)) + marks))
