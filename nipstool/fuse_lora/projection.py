@@ -348,14 +348,6 @@ def change_norms(
     return changed, (c.square() + s.square() + 2 * c * s * i.cosine).clamp(min=0).sqrt()
 
 
-def relative_change(
-    i: Interference, mu: float | Tensor, content_weight: float = 1.0, style_weight: float = 1.0
-) -> Tensor:
-    """|W_m - W_plain| / |W_plain|: how far NP-LoRA is from the plain sum; inf where that sum is zero."""
-    changed, plain = change_norms(i, mu, content_weight, style_weight)
-    return torch.where(changed > 0, changed / plain, torch.zeros_like(changed))
-
-
 def initialisation_likeness(A_c: Tensor, A_s: Tensor) -> tuple[Tensor, Tensor]:
     """The largest and the mean |cos| between rows of the same index of A_c and A_s (the first min(r_c, r_s)).
 

@@ -99,9 +99,3 @@ def _admit(job: int, guess: list[float], running: list[int], waiting: list[tuple
         running[running.index(longest)] = job
         job = longest
     heappush(waiting, (guess[job], job))
-
-
-def poisson_arrivals(count: int, service: Array, load: float, slots: int, random: np.random.Generator) -> Array:
-    """Arrival times at a load: the share of the slots' time that the jobs take."""
-    rate = load * slots / service.mean()
-    return np.cumsum(random.exponential(1 / rate, count))

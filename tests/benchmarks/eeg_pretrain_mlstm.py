@@ -62,9 +62,9 @@ def main(folder: Path) -> None:
         return found[0] if isinstance(found, tuple) else found
 
     other = seconds(theirs)
-    difference = float((chunkwise(q, k, v, i, f, chunk=CHUNK)[0] - theirs()).abs().max())
+    difference = float((chunkwise(q, k, v, i, f, chunk=CHUNK)[0] - theirs()).detach().abs().max())
     print(f"ours {1e3 * ours:.0f} ms, chunkwise_simple {1e3 * other:.0f} ms, ratio {ours / other:.2f} (at most 1)")
-    print(f"largest difference of outputs {difference:.1e} of {float(theirs().abs().max()):.1f}")
+    print(f"largest difference of outputs {difference:.1e} of {float(theirs().detach().abs().max()):.1f}")
 
 
 if __name__ == "__main__":

@@ -280,7 +280,7 @@ def test_a_batch_gives_what_each_item_gives() -> None:
     B, A = P.concatenate([(0.5, B_c, P.project(A_c, basis.V, mu)), (1.0, B_s, A_s)])
     b, a, error = P.truncate(B, A, 6)
     found = P.interference((B_c, A_c), basis.V, (B_s, A_s))
-    change = P.relative_change(found, mu, 0.5)
+    changed, plain = P.change_norms(found, mu, 0.5)
     assert basis.k.tolist() == [7, 3, 0, 6]
     assert basis.V.shape == (4, 33, 7)
     for i, (content, style) in enumerate(zip(contents, styles, strict=True)):
@@ -290,7 +290,8 @@ def test_a_batch_gives_what_each_item_gives() -> None:
         assert torch.allclose(B[i] @ A[i], one[0] @ one[1], rtol=0, atol=1e-12)
         assert torch.allclose(b[i] @ a[i], torch.matmul(*P.truncate(*one, 6)[:2]), rtol=0, atol=1e-11)
         assert float(error[i]) == pytest.approx(float(P.truncate(*one, 6)[2]), abs=1e-12)
-        assert float(change[i]) == pytest.approx(float(P.relative_change(alone, float(mu[i]), 0.5)), abs=1e-12)
+        one_changed, one_plain = P.change_norms(alone, float(mu[i]), 0.5)
+        assert float(changed[i] / plain[i]) == pytest.approx(float(one_changed / one_plain), abs=1e-12)
         for name, value in vars(found).items():
             assert torch.allclose(value[i], getattr(alone, name), rtol=1e-10, atol=1e-12), name
 

@@ -7,12 +7,19 @@ from nipstool.kit.errors import DataError, UsageError
 from nipstool.probe_length.queueing import (
     first_come,
     in_order,
-    poisson_arrivals,
     pollaczek_khinchine,
     preemptive,
     shortest_first,
 )
 from nipstool.probe_length.schedule import FCFS, SJF, Lengths, Service, read_lengths, regimes, schedule
+
+
+def poisson_arrivals(
+    count: int, service: np.ndarray, load: float, slots: int, random: np.random.Generator
+) -> np.ndarray:
+    """Arrival times at a load: the share of the slots' time that the jobs take."""
+    rate = load * slots / service.mean()
+    return np.cumsum(random.exponential(1 / rate, count))
 
 
 def test_two_million_jobs_wait_as_theory_says() -> None:
