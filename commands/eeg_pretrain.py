@@ -372,4 +372,4 @@ def _draw(
     from nipstool.kit.files import AtomicFile
 
     with AtomicFile(plot, force=force) as out:
-        draw_detections(out.file, made, threshold, horizons_s, form=plot.suffix.lstrip("."))
+        draw_detections(out.file, made, threshold, horizons_s, form=plot.suffix.lstrip(".").lower())

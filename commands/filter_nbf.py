@@ -119,9 +119,10 @@ def run(
     """
     _one_thread()
     from nipstool.filter_nbf import Contents, RowReader, Tracks, choose_belief, load_domain
-    from nipstool.filter_nbf.arguments import COVS, check_outputs, one_of, pairs, parameters, settings_of
+    from nipstool.filter_nbf.arguments import COVS, one_of, pairs, parameters, settings_of
     from nipstool.filter_nbf.session import Leavings, run_session
     from nipstool.filter_nbf.state import load_state
+    from nipstool.kit.files import check_output
     from nipstool.kit.streams import open_stream
 
     terminal = Terminal(False, quiet, verbose, "none", data_on_stdout=True)
@@ -137,7 +138,10 @@ def run(
         temper=temper,
         max_dt=max_dt,
     )
-    check_outputs(plot, [state_out], inputs=[obs], force=force)
+    if plot is not None:
+        options.check_plot(plot, force=force, beside=[obs])
+    if state_out is not None:
+        check_output(state_out, inputs=[obs], force=force)
     dynamics = load_domain(domain, parameters(param), device=_device(device))
     choice = choose_belief(belief, dynamics, checkpoint, cov=one_of("--cov", cov, COVS), watch=not paper)
     tracks = Tracks(dynamics, choice.belief, settings, seed)
@@ -191,7 +195,7 @@ def train(
     from nipstool.filter_nbf.fit import Plan, fit
     from nipstool.filter_nbf.load import load_domain
     from nipstool.kit.distributed import joined
-    from nipstool.kit.files import check_output
+    from nipstool.kit.files import check_output, sha256
     from nipstool.kit.runtime import choose_device
 
     terminal = Terminal(json, quiet, verbose, progress.value, data_on_stdout=output == "-")
@@ -214,7 +218,8 @@ def train(
     result = {"output": output, "beliefs": done.beliefs, "steps": steps, "validation": done.validation}
     result["coverage"] = done.coverage
     if Path(output).is_file():
-        run.write(Path(output), device=str(where), seed=seed, inputs={}, result=result)
+        inputs = {init: sha256(init)} if init is not None else {}
+        run.write(Path(output), device=str(where), seed=seed, inputs=inputs, result=result)
     if terminal.json:
         terminal.document(result)
     rows = [(f"{n} particles", value) for n, value in done.validation.items()]
@@ -285,13 +290,14 @@ def evaluate(
     """
     _one_thread()
     from nipstool.filter_nbf import choose_belief, load_domain
-    from nipstool.filter_nbf.arguments import COVS, check_outputs, one_of, parameters, settings_of
+    from nipstool.filter_nbf.arguments import COVS, one_of, parameters, settings_of
     from nipstool.filter_nbf.evaluate import DYNAMICS, Method, contenders, example
     from nipstool.filter_nbf.evaluate import evaluate as compare
     from nipstool.filter_nbf.pictures import save_comparison
 
     terminal = Terminal(json, quiet, verbose, progress.value)
-    check_outputs(plot, force=force)
+    if plot is not None:
+        options.check_plot(plot, force=force)
     how = settings_of(particles, belief=belief, paper=paper)
     loaded = load_domain(domain, parameters(param), verb="evaluate")
     kind = dynamics if dynamics != "auto" else "family" if loaded.has("sample_params") else "own"

@@ -261,7 +261,7 @@ def trace(
     from nipstool.probe_length.job import Tracing, trace_files
 
     inputs = [probe, *data, *([] if markers is None else [markers])]
-    _check_outputs(output, given["plot"], inputs, given["force"])
+    _check_outputs(output, given["plot"], inputs, given["force"], binary=False)
     run = options.start(given["threads"])
     how = Tracing(tuple(pattern or ()), markers, window, high_loss, given["seed"])
     done = trace_files(
@@ -299,7 +299,7 @@ def generate(
     from nipstool.probe_length.generate import Sampling
     from nipstool.probe_length.job import generate_file
 
-    _check_outputs(output, None, [model, prompts], given["force"])
+    _check_outputs(output, None, [model, prompts], given["force"], binary=False)
     run = options.start(given["threads"])
     how = Sampling(n, max_new, temperature, top_p, given["seed"], batch_tokens)
     kinds = None if synthetic is None else (synthetic, number, lengths)
@@ -349,11 +349,13 @@ def _terminal(given: Given, output: str | None = None) -> Terminal:
     )
 
 
-def _check_outputs(output: str | None, plot: Path | None, inputs: list[str], force: bool) -> None:
+def _check_outputs(
+    output: str | None, plot: Path | None, inputs: list[str], force: bool, *, binary: bool = True
+) -> None:
     from nipstool.kit.files import check_output
 
     if output is not None:
-        check_output(output, inputs=inputs, force=force, binary=not output.endswith("l"))
+        check_output(output, inputs=inputs, force=force, binary=binary)
     if plot is not None:
         options.check_plot(plot, force=force, beside=[*inputs, *([output] if output else [])])
 

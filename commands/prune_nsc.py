@@ -177,6 +177,7 @@ def plan(
     run = options.start(threads)
     from nipstool.prune_nsc import plan as make_plan
 
+    _check(output, model, force)
     settings = _settings(
         units, format, ffn, widths, multiple_of, keep_first, keep_last, seq, init, snr, spectra, seed
     )
@@ -279,6 +280,7 @@ def search(
     from nipstool.prune_nsc.search import read_space
     from nipstool.prune_nsc.search import search as search_space
 
+    _check(output, space, force)
     texts = {"--max-params": max_params, "--max-flops": max_flops, "--max-kv-bytes": max_kv_bytes}
     given = {option[6:].replace("-", "_"): count(option, text) for option, text in texts.items()}
     limits = {name: limit for name, limit in given.items() if limit is not None}
@@ -323,13 +325,20 @@ def _remember(seen: Any, error: Exception, terminal: Terminal, count: int) -> An
     return error if seen is None or isinstance(error, DataError) else seen
 
 
-def _deliver(terminal: Terminal, run: Any, value: Any, output: str | None, source: str, force: bool) -> None:
-    """The JSON where it was asked for: in a file with its manifest, or with --json on standard output."""
-    from nipstool.kit.files import check_output, sha256, write_text
-    from nipstool.kit.records import to_json
+def _check(output: str | None, source: str, force: bool) -> None:
+    """Refuse an output that cannot be made before anything is computed for it."""
+    from nipstool.kit.files import check_output
 
     if output is not None:
         check_output(output, inputs=[source], force=force, binary=False)
+
+
+def _deliver(terminal: Terminal, run: Any, value: Any, output: str | None, source: str, force: bool) -> None:
+    """The JSON where it was asked for: in a file with its manifest, or with --json on standard output."""
+    from nipstool.kit.files import sha256, write_text
+    from nipstool.kit.records import to_json
+
+    if output is not None:
         write_text(output, to_json(value, indent=2) + "\n", force=force)
         if Path(output).is_file():
             file = Path(source, "config.json") if Path(source).is_dir() else Path(source)

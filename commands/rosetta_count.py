@@ -15,6 +15,7 @@ from nipstool.options import ProgressStyle
 from nipstool.terminal import Terminal
 
 if TYPE_CHECKING:
+    from nipstool.kit.manifest import Run
     from nipstool.rosetta_count.job import Finished
     from nipstool.rosetta_count.series import Fit
     from nipstool.rosetta_count.sources import Reading
@@ -185,9 +186,11 @@ def fit(
       nipstool rosetta-count fit counts.csv --count raw
     """
     from nipstool.kit.files import check_output
+    from nipstool.kit.manifest import Run
     from nipstool.rosetta_count import series
 
     terminal = Terminal(json, quiet, verbose, "none", data_on_stdout=output == "-")
+    run = Run(sys.argv)
     if plot is not None:
         options.check_plot(plot, force=force, beside=sources)
     if output is not None:
@@ -202,7 +205,7 @@ def fit(
             terminal.table("Gaps of shared neurons over sizes", TREND_COLUMNS, _trend_rows(found))
         terminal.text("\n".join(series.verdict(found)))
     if output is not None:
-        _deliver(found, output, sources, force)
+        _deliver(run, found, output, sources, force)
     if plot is not None:
         _draw_law(plot, found, force)
         terminal.note(f"wrote {plot}")
@@ -324,16 +327,15 @@ def _trend_rows(found: "Fit") -> list[tuple[str, float, float, float, float]]:
     return [(one.measure, one.slope, one.low, one.high, one.rho) for one in found.trends]
 
 
-def _deliver(found: "Fit", output: str, sources: list[str], force: bool) -> None:
+def _deliver(run: "Run", found: "Fit", output: str, sources: list[str], force: bool) -> None:
     """The fits as JSON, with their manifest if they went into a file."""
     from nipstool.kit.files import sha256, write_text
-    from nipstool.kit.manifest import Run
     from nipstool.kit.records import to_json
 
     write_text(output, to_json(found, indent=2) + "\n", force=force)
     if Path(output).is_file():
         files = [Path(name, "summary.json") if Path(name).is_dir() else Path(name) for name in sources]
-        Run(sys.argv).write(
+        run.write(
             Path(output), device="cpu", seed=None, inputs={str(f): sha256(f) for f in files if str(f) != "-"}
         )
 

@@ -23,7 +23,7 @@ from nipstool.cli import found, one_line_help
 ROOT = Path(__file__).resolve().parent.parent
 DEMO = ROOT / "demo"
 PICTURES = (".png", ".jpg")
-MOST_PICTURES = 6
+DRAWN = 3  # pictures shown of each folder that was drawn into
 COMMAND = re.compile(r"^(\S*/)?(nipstool|python) ")
 BAR = re.compile(r"\r(?=.)")  # a progress bar draws over itself
 
@@ -132,7 +132,7 @@ def pictures(folder: Path) -> list[Path]:
     plots = sorted(path for path in folder.iterdir() if path.suffix in PICTURES)
     drawn = [sorted(p for p in sub.rglob("*") if p.suffix in PICTURES) for sub in sorted(folder.glob("drawn*"))]
     inside = sorted(p for sub in folder.glob("shared*") for p in sub.glob("*.png"))
-    return [*plots, *inside, *(path for group in drawn for path in group[: MOST_PICTURES // 2])]
+    return [*plots, *inside, *(path for group in drawn for path in group[:DRAWN])]
 
 
 def figure(path: Path) -> str:

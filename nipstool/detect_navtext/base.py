@@ -9,7 +9,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import torch
+
+from nipstool.detect_navtext import detector, learn
 from nipstool.detect_navtext.learn import Course
+from nipstool.detect_navtext.targets import Example
+from nipstool.detect_navtext.training import read_split
 from nipstool.kit.progress import Progress, silent
 
 COURSES = (  # what text looks like, then what only looks like it
@@ -20,12 +25,6 @@ COURSES = (  # what text looks like, then what only looks like it
 
 def base(folder: Path, courses: Sequence[Course] = COURSES, *, progress: Progress = silent) -> bytes:
     """Train a detector from random weights on the labels of a dataset; its weights as the package keeps them."""
-    import torch
-
-    from nipstool.detect_navtext import detector, learn
-    from nipstool.detect_navtext.targets import Example
-    from nipstool.detect_navtext.training import read_split
-
     torch.manual_seed(courses[0].seed)
     examples = [Example(image, picture.truths) for picture, image in read_split(folder, "train")]
     network = detector.start(base=False)

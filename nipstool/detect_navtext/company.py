@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from nipstool.detect_navtext.evidence import Evidence
 from nipstool.detect_navtext.lexicon import NAVIGATES
-from nipstool.detect_navtext.lines import Line
+from nipstool.detect_navtext.lines import Line, gaps
 from nipstool.detect_navtext.phrasing import NAMES as PHRASING
 
 NAMES = (
@@ -29,9 +29,7 @@ def company(
     """The numbers NAMES of each line: (n, 2). `phrasings` (n, p) are those of `phrasing`."""
     boxes = np.array([line.bbox for line in lines], np.float64)
     heights = np.array([max(line.height, 1.0) for line in lines])
-    low, high = boxes[:, :2], boxes[:, :2] + boxes[:, 2:]
-    gap = np.maximum(np.maximum(low[:, None], low[None]) - np.minimum(high[:, None], high[None]), 0)
-    distance = np.linalg.norm(gap, axis=2) / np.maximum(heights[:, None], heights[None])
+    distance = gaps(boxes) / np.maximum(heights[:, None], heights[None])
     said = np.array([(_speaks(one), _tells(one, row)) for one, row in zip(found, phrasings, strict=True)])
     weight = 0.5 ** (distance / REACH)
     np.fill_diagonal(weight, 0.0)

@@ -10,7 +10,7 @@ DIR/data.yaml                      names the YOLO parts; DIR/provenance.csv wher
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,6 @@ from nipstool.kit.errors import DataError, InputMissingError
 
 SPLITS = ("train", "val")
 CATEGORIES = {"navtext": 1, "other": 2, "ignore": 3}
-LABELS = {1: "nav", 2: "other", 3: "ignore"}
 FARTHEST = 1e7  # px: what lies beyond is no corner of a picture
 YOLO = ("nav", "other")  # what YOLO cannot say, `ignore`, is left out of its files
 
@@ -215,7 +214,7 @@ def file_in(folder: Path, split: str) -> Path:
     return path
 
 
-def data_yaml(splits_: Iterable[str] = SPLITS) -> str:
+def data_yaml() -> str:
     """The YOLO description of a dataset."""
-    parts = "".join(f"{split}: images/{split}\n" for split in splits_)
+    parts = "".join(f"{split}: images/{split}\n" for split in SPLITS)
     return f"path: .\n{parts}names:\n" + "".join(f"  {i}: {name}\n" for i, name in enumerate(YOLO))

@@ -54,6 +54,7 @@ class Finder:
         classifier: the shipped one by default.
         embed: an image-text model's scores, or None.
         threshold: nav_score at or above which a line is a sign; the classifier's own by default.
+        roi: the region that is looked at, as `cut` takes it; the whole picture by default.
     """
 
     def __init__(
@@ -105,9 +106,9 @@ class Finder:
         return Sign(line, round(score, 5), kind, arrow_in(line.text), told, board)
 
 
-def blended(scores: NDArray[np.float32], embedded: NDArray[np.float32]) -> NDArray[np.float32]:
-    """The two probabilities as one: the mean of their log odds, each within 0.01 of certainty."""
-    odds = [np.log(p / (1 - p)) for p in (np.clip(scores, 0.01, 0.99), np.clip(embedded, 0.01, 0.99))]
+def blended(scores: NDArray[np.float32], others: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Two probabilities of each line as one: the mean of their log odds, neither nearer to certainty than 0.01."""
+    odds = [np.log(p / (1 - p)) for p in (np.clip(scores, 0.01, 0.99), np.clip(others, 0.01, 0.99))]
     return (1 / (1 + np.exp(-(odds[0] + odds[1]) / 2))).astype(np.float32)
 
 

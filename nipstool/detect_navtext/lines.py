@@ -70,3 +70,10 @@ class Line:
         """The length of the text in pixels, along the reading direction."""
         top_left, top_right, bottom_right, bottom_left = self.polygon
         return float(np.linalg.norm(top_right - top_left) + np.linalg.norm(bottom_right - bottom_left)) / 2
+
+
+def gaps(boxes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(n, 4) upright boxes (left, top, width, height) -> (n, n) how far apart they are; 0 where they touch."""
+    low, high = boxes[:, :2], boxes[:, :2] + boxes[:, 2:]
+    gap = np.maximum(np.maximum(low[:, None], low[None]) - np.minimum(high[:, None], high[None]), 0)
+    return np.linalg.norm(gap, axis=2)

@@ -58,9 +58,11 @@ def make(
     with AtomicFolder(folder, force=force) as part:
         try:
             built = build.write(shots, part, share=job.share, licence=job.licence, warn=warn)
-        except DataError:
+        except DataError as error:
             failure = tally.failure(strict=True)
-            raise failure if failure is not None else DataError("no picture could be used") from None
+            if failure is None or tally.pictures:
+                raise
+            raise failure from error  # why there was none says more than that there was none
     return built, tally
 
 

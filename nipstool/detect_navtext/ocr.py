@@ -129,7 +129,7 @@ def _told(line: Line, reason: str | None, answer: tuple[str, float] | None) -> L
 
 
 def in_order(lines: Sequence[Line]) -> list[Line]:
-    """Lines from top to bottom, those of one height from left to right."""
+    """Lines from top to bottom, those of one row from left to right."""
     if not lines:
         return []
     by_top = sorted(lines, key=lambda line: float(line.polygon[0, 1]))

@@ -24,6 +24,7 @@ NAMES = (
     "registered",  # ® ™ © * #tag and the like
 )
 ENOUGH = 2  # words: a text of one word is no sentence
+UNIT = 2  # letters: so few that begin small are a unit ("km")
 
 _MARK = re.compile(r"[!?！？。、；…]|[,;:]$|\w{5,}\.$|^['\"“”‘«„]|^[-•·*]\s")
 _SERIAL = re.compile(
@@ -51,7 +52,7 @@ def phrasing(text: str | None, board: str | None) -> list[float]:
         (told(text) + told(board)) / 2,
         length(text),
         float(_MARK.search(plain) is not None),
-        float(plain[:1].islower() and len(plain) > ENOUGH),
+        float(plain[:1].islower() and len(plain) > UNIT),
         float(_SERIAL.search(plain) is not None),
         float(_MEASURED.search(plain) is not None),
         float(_REGISTERED.search(plain) is not None),

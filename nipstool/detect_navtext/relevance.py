@@ -16,7 +16,7 @@ from nipstool.detect_navtext import appearance, company, phrasing
 from nipstool.detect_navtext.boards import board_of
 from nipstool.detect_navtext.evidence import Evidence, evidence_of
 from nipstool.detect_navtext.lexicon import NAVIGATES
-from nipstool.detect_navtext.lines import KINDS, Image, Line
+from nipstool.detect_navtext.lines import KINDS, Image, Line, gaps
 from nipstool.detect_navtext.poi import Match, Names
 from nipstool.kit.errors import DataError
 from nipstool.kit.files import check_input
@@ -187,7 +187,7 @@ def _layout(lines: Sequence[Line], image: Image, boards: Sequence[int]) -> NDArr
         np.full(len(lines), np.log1p(len(lines))),
     ]
     on_board, ratio = _board_layout(boxes, heights, np.asarray(boards), np.array([width, height]))
-    around = _neighbourhood(boxes, centres, heights, np.asarray(boards))
+    around = _neighbourhood(boxes, heights, np.asarray(boards))
     return np.column_stack([*own[:3], ratio, *own[3:], on_board, around]).astype(np.float32)
 
 
@@ -219,14 +219,11 @@ def _board_layout(
 
 def _neighbourhood(
     boxes: NDArray[np.float64],
-    centres: NDArray[np.float64],
     heights: NDArray[np.float64],
     boards: NDArray[np.int_],
 ) -> NDArray[np.float64]:
     """How far, in heights, the nearest line of another board is, and how many lines stand within ten heights."""
-    low, high = boxes[:, :2], boxes[:, :2] + boxes[:, 2:]
-    gap = np.maximum(np.maximum(low[:, None], low[None]) - np.minimum(high[:, None], high[None]), 0)
-    distance = np.linalg.norm(gap, axis=2) / heights[:, None]
+    distance = gaps(boxes) / heights[:, None]
     elsewhere = np.where(boards[:, None] == boards[None], np.inf, distance).min(axis=1)
     near = (distance < 10).sum(axis=1) - 1
     return np.column_stack([np.log1p(np.minimum(elsewhere, 50)), np.log1p(near)])

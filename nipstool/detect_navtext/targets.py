@@ -26,7 +26,7 @@ HEAVIEST = 2.5  # but no pixel counts more, or less than one part in so much
 UNIT = 50  # what counts once, in maps of bytes
 DRAWN = 1.0  # pixels by which OpenCV fills a shape too wide and too high
 SCALES = (0.7, 1.7)  # times that, a crop is shown at
-HELD = 0.3  # the share of an example's crops that need not hold text
+ANYWHERE = 0.3  # the share of an example's crops that need not hold text
 
 
 @dataclass(frozen=True, eq=False)
@@ -162,7 +162,7 @@ def _centre(random: Random, example: Example, wide: float) -> NDArray[np.float64
     """Where to look: mostly at a line, signs as often as all others together."""
     lines = [t for t in example.truths if t.label in ("nav", "other")]
     size = np.array([example.image.shape[1], example.image.shape[0]], float)
-    if not lines or random.random() < HELD:
+    if not lines or random.random() < ANYWHERE:
         return random.uniform(0, 1, 2) * size
     signs = [t for t in lines if t.label == "nav"]
     chosen = signs if signs and random.random() < 0.5 else lines

@@ -68,7 +68,10 @@ def turned(image: Pixels, degrees: float) -> Pixels:
 
 
 def noise(random: Random, side: int, coarsest: int = 64, slope: float = 1.0) -> Pixels:
-    """Grey noise (side, side, 1) of deviation about 1, with power 1/f^(2 slope) from `coarsest` pixels a grain."""
+    """Grey noise (side, side, 1) of deviation about 1: octaves from `coarsest` pixels a grain down to one.
+
+    An octave's amplitude falls as 1/f^slope.
+    """
     total, power = np.zeros((side, side), np.float32), 0.0
     grain = coarsest
     while grain >= 1:

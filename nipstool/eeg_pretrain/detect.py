@@ -68,14 +68,14 @@ class Event:
 
 @dataclass(frozen=True)
 class Threshold:
-    """A detector's threshold, and what it gave where it was chosen; counts are None where it was not chosen."""
+    """A detector's threshold, and what it gave on the recordings that it was chosen on."""
 
     value: float
-    counts: Counts | None = None
+    counts: Counts
 
 
 def track_of(found: Iterable[Reading], duration_s: float, config: Config) -> Track:
-    """Readings as seconds: the mean of the tokens that end in each, a detection's maximum over time kept apart."""
+    """Readings as seconds: in each the mean of the tokens that end in it; NaN where none does."""
     n = max(1, int(np.ceil(duration_s - 1e-6)))
     J = len(config.horizons_s)
     sums, count = np.zeros((n, 4 + J)), np.zeros(n)
@@ -105,7 +105,7 @@ def events_of(scores: np.ndarray, threshold: float) -> list[Event]:
     """Stretches of at least LEAST_S in which a trailing mean reaches the threshold."""
     found, start = [], None
     lag = MEAN_S / 2  # of a trailing mean
-    for second in [*np.flatnonzero(np.diff((scores >= threshold).astype(int), prepend=0, append=0))]:
+    for second in np.flatnonzero(np.diff((scores >= threshold).astype(int), prepend=0, append=0)):
         if start is None:
             start = int(second)
         else:

@@ -198,7 +198,6 @@ def _plain(threshold: Threshold | None) -> Mapping[str, Any]:
     if threshold is None:
         return {"value": NOT_CHOSEN, "chosen": False}
     counts = threshold.counts
-    assert counts is not None
     numbers = {"f1": counts.f1, "sensitivity": counts.sensitivity, "fp_per_day": counts.fp_per_day}
     plain = {name: value if value == value else None for name, value in numbers.items()}
     return {"value": threshold.value, "chosen": True, "events": counts.ref, **plain}

@@ -152,7 +152,7 @@ def judged(recording: Recording) -> Recording:
     flat = [number for number, spread in spreads.items() if spread == 0.0 and _is_flat(recording, number)]
     if len(flat) == len(kept):
         raise DataError(f"{path}: all of its EEG is flat")
-    warnings = [*recording.warnings, *_odd_spreads(recording, {n: s for n, s in spreads.items() if n not in flat})]
+    warnings = [*recording.warnings, *_odd_spreads({n: s for n, s in spreads.items() if n not in flat})]
     for what, numbers in (("too slow", slow), ("flat", flat)):
         if numbers:
             warnings.append(f"dropped as {what}: {', '.join(recording.channels[n].label for n in numbers)}")
@@ -222,7 +222,7 @@ def _is_flat(recording: Recording, number: int) -> bool:
     return True
 
 
-def _odd_spreads(recording: Recording, spreads: dict[int, float]) -> list[str]:
+def _odd_spreads(spreads: dict[int, float]) -> list[str]:
     """A wrong unit is off by a factor of 1000 or more, in all channels: then the median says so."""
     middle = float(np.median(list(spreads.values()))) if spreads else 0.0
     if not spreads or USUAL_UV[0] <= middle <= USUAL_UV[1]:

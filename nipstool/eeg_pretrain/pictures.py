@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -11,20 +11,14 @@ from typing import TYPE_CHECKING, BinaryIO
 import numpy as np
 
 from nipstool.eeg_pretrain.config import NOTICE
-from nipstool.kit.plots import CATEGORIES
+from nipstool.kit.plots import CATEGORIES, new_figure, save
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from nipstool.eeg_pretrain.outputs import Detected
 
 MOST_ROWS = 12
 TERMS = ("ntp", "detection", "onset", "hazard", "descriptors")
-UNDATED: dict[str, Mapping[str, str | None]] = {
-    "png": {"Software": None},
-    "pdf": {"CreationDate": None},
-    "svg": {"Date": None},
-}
+DPI = 110
 
 
 @dataclass(frozen=True)
@@ -37,25 +31,12 @@ class Example:
     fs: float
 
 
-def _figure(width: float, height: float) -> Figure:
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(figure)
-    return figure
-
-
-def _save(figure: Figure, file: BinaryIO | Path, form: str = "png") -> None:
-    figure.savefig(file, format=form, dpi=110, metadata=dict(UNDATED.get(form, {})))
-
-
 def draw_losses(log: Path, file: BinaryIO | Path) -> None:
     """Every term of the loss over steps, and the next-patch R2 on held-out windows."""
-    lines = [json.loads(line) for line in log.read_text().splitlines()]
+    lines = [json.loads(line) for line in log.read_text(encoding="utf-8").splitlines()]
     steps = [line for line in lines if "loss" in line]
     checks = [line for line in lines if line.get("validation")]
-    figure = _figure(8.0, 3.2)
+    figure = new_figure(8.0, 3.2)
     left, right = figure.subplots(1, 2)
     for name, colour in zip(TERMS, CATEGORIES, strict=False):
         values = np.array([line[name] if line[name] is not None else np.nan for line in steps], float)
@@ -69,7 +50,7 @@ def draw_losses(log: Path, file: BinaryIO | Path) -> None:
     for axes in (left, right):
         axes.set_xlabel("step")
         axes.spines[["top", "right"]].set_visible(False)
-    _save(figure, file)
+    save(figure, file, dpi=DPI)
 
 
 def _smooth(values: np.ndarray, width: int = 9) -> np.ndarray:
@@ -80,7 +61,7 @@ def _smooth(values: np.ndarray, width: int = 9) -> np.ndarray:
 
 def draw_example(example: Example, file: BinaryIO | Path) -> None:
     """Some channels, and over them what was predicted of every patch from those before it."""
-    figure = _figure(8.0, 0.8 + 0.8 * len(example.labels))
+    figure = new_figure(8.0, 0.8 + 0.8 * len(example.labels))
     axes = figure.subplots()
     t = np.arange(example.signal.shape[1]) / example.fs
     step = 6.0 * float(np.median(example.signal.std(axis=1))) or 1.0
@@ -93,7 +74,7 @@ def draw_example(example: Example, file: BinaryIO | Path) -> None:
     axes.set_title(title, loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     axes.margins(x=0.0)
-    _save(figure, file)
+    save(figure, file, dpi=DPI)
 
 
 def draw_detections(
@@ -104,7 +85,7 @@ def draw_detections(
     What lies further ahead is in the table of risks: where seizures are never far apart it is always near 1.
     """
     shown, ahead = found[:MOST_ROWS], f"risk within {horizons_s[0] / 60.0:g} min"
-    figure = _figure(9.0, 0.9 + 1.5 * len(shown))
+    figure = new_figure(9.0, 0.9 + 1.5 * len(shown))
     rows = np.atleast_1d(figure.subplots(len(shown), 1))
     for axes, one in zip(rows, shown, strict=True):
         minutes = np.arange(1, len(one.smoothed) + 1) / 60.0
@@ -124,4 +105,4 @@ def draw_detections(
     rows[0].legend(fontsize=7, frameon=False, loc="lower right", bbox_to_anchor=(1.0, 1.0), ncols=2)
     told = f"minutes (orange: labelled seizures; bars above: detections; dashed: threshold); {NOTICE}"
     rows[-1].set_xlabel(told, fontsize=8)
-    _save(figure, file, form)
+    save(figure, file, form, dpi=DPI)

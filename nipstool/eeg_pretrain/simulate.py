@@ -170,8 +170,8 @@ def _artefact(random: np.random.Generator, x: np.ndarray) -> None:
         x[:, a : a + n] += strength * burst / burst.std()
     elif kind == 1:  # a loose electrode: steps that decay
         steps = np.zeros(n)
-        for at in random.integers(0, n, size=max(3, n // 200)):
-            steps[at:] += random.choice([-1, 1]) * 250.0 * np.exp(-(t[at:] - t[at]) / 0.3)
+        for i in random.integers(0, n, size=max(3, n // 200)):
+            steps[i:] += random.choice([-1, 1]) * 250.0 * np.exp(-(t[i:] - t[i]) / 0.3)
         x[random.integers(x.shape[0]), a : a + n] += steps
     else:  # a slow movement
         slow = _pink(random, 1, n, 3.0)[0]

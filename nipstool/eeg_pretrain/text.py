@@ -16,7 +16,6 @@ from typing import Any
 from nipstool.eeg_pretrain.label_tables import number, read_text, rows_of
 
 FIELDS = ("age", "sex", "medication", "indication", "note")
-FREE = ("medication", "indication", "note")
 _NAMES = {
     "age": ("age", "age_years", "age (years)", "patientage", "participantage"),
     "sex": ("sex", "gender", "patientsex", "participantsex"),

@@ -21,6 +21,7 @@ from nipstool.eeg_pretrain.batches import batch_of, texts_of
 from nipstool.eeg_pretrain.config import Config, Recipe
 from nipstool.eeg_pretrain.corpus import Corpus, Window
 from nipstool.eeg_pretrain.model import Memory, Model, Outputs, Signals
+from nipstool.eeg_pretrain.run_folder import CHECKPOINT
 from nipstool.eeg_pretrain.start import initialise
 from nipstool.eeg_pretrain.state_file import load_tensors, save_tensors
 from nipstool.eeg_pretrain.targets import Targets
@@ -28,8 +29,9 @@ from nipstool.kit.errors import NipsError, UsageError
 from nipstool.kit.progress import Progress, silent
 from nipstool.kit.records import to_json
 
-CHECKPOINT = "checkpoint.safetensors"
 LOG = "log.ndjson"
+# of a Trainer, kept in a checkpoint
+COUNTERS = ("step", "skipped", "in_a_row", "without_better", "stopped", "validation")
 MOST_VALIDATION = 96  # windows
 MOST_SKIPPED = 50  # steps in a row without a finite gradient: the run has diverged
 BETAS, EPS = (0.9, 0.95), 1e-5  # a smaller one makes steps of rounding errors
@@ -193,8 +195,7 @@ class Trainer:
         tensors |= {f"best.{n}": t for n, t in self.best.items()}
         for number, state in self.optimiser.state_dict()["state"].items():
             tensors |= {f"optimiser.{number}.{name}": value for name, value in state.items()}
-        counters = ("step", "skipped", "in_a_row", "without_better", "stopped", "validation")
-        about = {name: getattr(self, name) for name in counters}
+        about = {name: getattr(self, name) for name in COUNTERS}
         best = self.best_loss if math.isfinite(self.best_loss) else None
         save_tensors(folder / CHECKPOINT, tensors, {**about, "best_loss": best, "log": log_bytes, **settings})
 
@@ -212,7 +213,7 @@ class Trainer:
             number, name = key.split(".")
             states.setdefault(int(number), {})[name] = value
         self.optimiser.load_state_dict({**self.optimiser.state_dict(), "state": states})
-        for name in ("step", "skipped", "in_a_row", "without_better", "stopped", "validation"):
+        for name in COUNTERS:
             setattr(self, name, about[name])
         self.best_loss = math.inf if about["best_loss"] is None else about["best_loss"]
         return about["log"]

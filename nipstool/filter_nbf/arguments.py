@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from nipstool.filter_nbf.filter import Settings
 from nipstool.kit.errors import UsageError
-from nipstool.kit.files import check_output
 
 COVS = ("auto", "full", "shrunk", "diag")
-PLOTS = ("png", "pdf", "svg")
 
 
 def one_of(option: str, value: str, allowed: Sequence[str]) -> str:
@@ -64,14 +61,3 @@ def settings_of(
     if paper:
         return Settings(n, "always", keep=0.0, temper=False, max_dt=max_dt)
     return Settings(n, regenerate, threshold, keep, temper and belief != "pf", max_dt=max_dt)
-
-
-def check_outputs(
-    plot: Path | None, others: Sequence[str | None] = (), *, inputs: Sequence[str] = (), force: bool
-) -> None:
-    """Refuse outputs that cannot be made before any work is done; errors as check_output has them."""
-    if plot is not None and plot.suffix.lstrip(".").lower() not in PLOTS:
-        raise UsageError(f"--plot {plot}: expected a name that ends in .png, .pdf or .svg")
-    for path in (plot, *others):
-        if path is not None:
-            check_output(path, inputs=inputs, force=force)

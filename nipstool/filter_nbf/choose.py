@@ -14,10 +14,9 @@ BELIEFS = ("nbf", "gaussian", "pf")
 
 @dataclass(frozen=True)
 class Choice:
-    """A belief, whether its updates may be tempered, and what the user should know."""
+    """A belief, and what the user should know."""
 
     belief: Belief
-    temper: bool
     note: str = ""
 
 
@@ -37,15 +36,15 @@ def choose_belief(
     if name != "nbf":
         if checkpoint is not None:
             raise UsageError(f"--checkpoint {checkpoint}: --belief {name} has no use for one")
-        return Choice(Bootstrap(), False) if name == "pf" else Choice(Gaussian(cov), True)
+        return Choice(Bootstrap() if name == "pf" else Gaussian(cov))
     trained = load(checkpoint) if checkpoint is not None else shipped(dynamics)
     if trained is None:
         note = (
             f"no checkpoint for {dynamics.label}: this is a tempered, regularised particle filter"
             f" (nipstool filter-nbf train --domain {dynamics.label} -o X.safetensors makes one)"
         )
-        return Choice(Kernel(), True, note)
+        return Choice(Kernel(), note)
     check_fits(trained, dynamics, checkpoint or "the shipped checkpoint")
     from nipstool.filter_nbf.learned import Learned
 
-    return Choice(Learned(trained, watch=watch), True)
+    return Choice(Learned(trained, watch=watch))

@@ -127,8 +127,8 @@ def step(
         some = draws.take(rows)
         x[rows] = dynamics.transition_sample(x[rows], held[rows], dt[rows], some, settings.max_dt)
         cloud = Cloud(x, cloud.logw, cloud.ess)
-    before = np.zeros(len(dt), dtype=int) if collapses is None else collapses
-    return _weight(dynamics, belief, settings, cloud, y, u, draws, before, (regenerated, off))
+    in_a_row = np.zeros(len(dt), dtype=int) if collapses is None else collapses
+    return _weight(dynamics, belief, settings, cloud, y, u, draws, in_a_row, (regenerated, off))
 
 
 def _regenerate_where_low(
@@ -177,13 +177,17 @@ def _weight(
     u: np.ndarray,
     draws: Draws,
     collapses: np.ndarray,
-    before: tuple[np.ndarray, np.ndarray],
+    renewed: tuple[np.ndarray, np.ndarray],
 ) -> tuple[Cloud, Outcome]:
-    """Weights times the likelihood, in stages where one would leave too few alive."""
+    """Weights times the likelihood, in stages where one would leave too few alive.
+
+    `renewed` is what Outcome says of the regeneration before; stages may find the belief further off its family.
+    """
+    regenerated, off_family = renewed
     if not y.size or (has_gaps(y) and np.isnan(y).all()):
         nothing = np.zeros(len(y))
         none = np.zeros(len(y), dtype=bool)
-        return cloud, Outcome(nothing, nothing.astype(int), *before, ~none, none)
+        return cloud, Outcome(nothing, nothing.astype(int), regenerated, off_family, ~none, none)
     loglik, told = dynamics.log_likelihood(y, cloud.x, u)
     logw, gain, ess = weigh(cloud.logw + loglik)
     stages = told.astype(int)
@@ -195,14 +199,14 @@ def _weight(
         tempered, gain[low], stages[low], off = _temper(
             dynamics, belief, settings, part, loglik[low], y[low], u[low], draws.take(low)
         )
-        before[1][low] = np.fmax(before[1][low], off)
+        off_family[low] = np.fmax(off_family[low], off)
         found = _put(found, low, tempered)
     dead = gain == -np.inf
     if min(gain.tolist()) == -np.inf:
         lost = np.flatnonzero(dead)
         part = Cloud(cloud.x[lost], cloud.logw[lost], cloud.ess[lost])
         found = _put(found, lost, _revive(dynamics, part, draws.take(lost), collapses[lost] + 1))
-    return found, Outcome(gain, stages, *before, ~told, dead)
+    return found, Outcome(gain, stages, regenerated, off_family, ~told, dead)
 
 
 def _temper(

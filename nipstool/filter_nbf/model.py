@@ -153,7 +153,7 @@ class Dynamics:
         return self._each("valid", x, x.shape[:-1]) > 0.5
 
     def snap(self, x: np.ndarray) -> np.ndarray:
-        """Perturbed states brought back to possible ones: angles wrapped, cells centred."""
+        """Perturbed states brought back to possible ones: angles wrapped, cells centred. May change x itself."""
         if self.has("snap"):
             return self._each("snap", x, x.shape)
         for j in self.angles:

@@ -12,6 +12,7 @@ import numpy as np
 from nipstool.filter_nbf.model import Dynamics
 from nipstool.filter_nbf.tracks import Answer
 from nipstool.kit.files import AtomicFile
+from nipstool.kit.plots import new_figure, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -87,25 +88,19 @@ def draw_beliefs(
         names: of the one or two coordinates shown.
         boxes: obstacles, as left, right, bottom, top.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     flat = len(names) > 1
     columns = max(len(beliefs) for _, beliefs in rows) if flat else 1
     wide, high = (columns, len(rows))
     if flat and len(rows) == 1:  # one filter: wrapped, so that a map stays large enough to be read
         wide, high = min(columns, 4), -(-columns // 4)
-    figure = Figure(figsize=(2.1 * wide + 0.8 if flat else 8.0, 2.2 * high + 0.6), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(2.1 * wide + 0.8 if flat else 8.0, 2.2 * high + 0.6)
     axes = figure.subplots(high, wide, squeeze=False)
-    (_draw_maps if flat else _draw_charts)(figure, axes, rows, names, boxes)
+    if flat:
+        _draw_maps(figure, axes, rows, names, boxes)
+    else:
+        _draw_charts(axes, rows, names)
     figure.suptitle(title, x=0.01, ha="left", fontsize=10)
-    metadata: dict[str, dict[str, None]] = {
-        "png": {"Software": None},
-        "pdf": {"CreationDate": None},
-        "svg": {"Date": None},
-    }
-    figure.savefig(file, format=form, dpi=130, metadata=metadata.get(form, {}))
+    save(figure, file, form, dpi=130)
 
 
 def save_recording(path: Path, recorder: Recorder, dynamics: Dynamics, *, force: bool) -> None:
@@ -193,13 +188,7 @@ def _map(
     ax.locator_params(nbins=4)
 
 
-def _draw_charts(
-    figure: Figure,
-    axes: np.ndarray,
-    rows: Sequence[tuple[str, Sequence[Snapshot]]],
-    names: Sequence[str],
-    boxes: Sequence[tuple[float, float, float, float]],
-) -> None:
+def _draw_charts(axes: np.ndarray, rows: Sequence[tuple[str, Sequence[Snapshot]]], names: Sequence[str]) -> None:
     for ax, (label, beliefs) in zip(axes.flat, rows, strict=True):
         t = [snapshot.t for snapshot in beliefs]
         cuts = np.array([_cuts(snapshot) for snapshot in beliefs])

@@ -37,13 +37,13 @@ class Row:
     told_id: Any
 
 
-def readable_lines(source: BinaryIO, fewest: int = FEWEST) -> Iterator[list[bytes]]:
+def readable_lines(source: BinaryIO) -> Iterator[list[bytes]]:
     """Lists of the lines that can be read without waiting; waits only where there is none at all.
 
     Raises DataError for a line of more than LONGEST bytes.
     """
     read, ready = _reader(source)
-    rest, most, ended = b"", fewest, False
+    rest, most, ended = b"", FEWEST, False
     waiting: list[bytes] = []
     while waiting or not ended:
         while not ended and len(waiting) < most and (not waiting or ready()):

@@ -20,17 +20,19 @@ Observer = Callable[[Sequence[Answer]], None]
 
 @dataclass
 class Tally:
-    """What a stream was like. events counts by name; first_error is the first line that could not be used."""
+    """What a stream was like. events counts by name; first_error is that of `first_bad`, a line counted from 1."""
 
     lines: int = 0
     rows: int = 0
     events: Counter[str] = field(default_factory=Counter)
+    first_bad: int = 0
     first_error: str = ""
 
-    def fault(self, what: str, error: str) -> None:
-        """Count a line that could not be used."""
+    def fault(self, what: str, label: str, number: int, error: str) -> None:
+        """Count a line that could not be used; waves come to them in another order than that of the lines."""
         self.events[what] += 1
-        self.first_error = self.first_error or error
+        if not self.first_bad or number < self.first_bad:
+            self.first_bad, self.first_error = number, f"{label}:{number}: {error}"
 
 
 def filter_stream(
@@ -43,7 +45,6 @@ def filter_stream(
     contents: Contents | None = None,
     stop_on_error: bool = False,
     observe: Observer | None = None,
-    tally: Tally | None = None,
 ) -> Tally:
     """Filter every line of `source`; blank lines and a CSV header have no answer.
 
@@ -51,13 +52,12 @@ def filter_stream(
         write: takes the text of one or more whole lines, and flushes.
         label: what errors call the source.
         observe: sees the answers of every wave.
-        tally: counted on while the stream runs, for whoever is interrupted.
 
     Raises:
         DataError: the first bad line, with its number, where `stop_on_error`; else such a line is answered with
             the event "skipped" (or "failed", where the model could not use it) and the stream goes on.
     """
-    tally = Tally() if tally is None else tally
+    tally = Tally()
     for lines in readable_lines(source):
         # a row may hold any number: what comes of it is looked at, and not warned of
         with uninterrupted(), np.errstate(all="ignore"):
@@ -78,7 +78,7 @@ def _answer(
 ) -> None:
     """The answers to a backlog, in the order of its lines."""
     texts: list[str | None] = [None] * len(lines)
-    rows, places, stopped = _parse(lines, reader, label, stop_on_error, texts, tally)
+    rows, places = _parse(lines, reader, label, stop_on_error, texts, tally)
     before = tracks.dynamics.nans
     for wave in tracks.waves(rows):
         answers = [answer for _, answer in wave]
@@ -87,8 +87,7 @@ def _answer(
             if answer.event is not None and answer.event != "failed":
                 tally.events[answer.event] += 1
             elif answer.event == "failed":
-                tally.fault("failed", f"{label}:{tally.lines + places[place] + 1}: {answer.error}")
-                stopped = stopped or (tally.first_error if stop_on_error else "")
+                tally.fault("failed", label, tally.lines + places[place] + 1, answer.error)
         if observe is not None:
             observe(answers)
     tally.events["nan"] += tracks.dynamics.nans - before
@@ -97,8 +96,8 @@ def _answer(
     text = "".join(f"{text}\n" for text in texts if text is not None)
     if text:
         write(text)
-    if stopped:
-        raise DataError(stopped)
+    if stop_on_error and tally.first_bad:
+        raise DataError(tally.first_error)
 
 
 def _parse(
@@ -108,8 +107,8 @@ def _parse(
     stop_on_error: bool,
     texts: list[str | None],
     tally: Tally,
-) -> tuple[list[Row], list[int], str]:
-    """Rows with the places of their lines, and the error of the line that ends the stream, if one does."""
+) -> tuple[list[Row], list[int]]:
+    """Rows with the places of their lines; none after a bad line that ends the stream."""
     rows: list[Row] = []
     places: list[int] = []
     for place, line in enumerate(lines):
@@ -117,9 +116,9 @@ def _parse(
         try:
             row = reader.row(line)
         except DataError as error:
-            tally.fault("skipped", f"{label}:{number}: {error}")
+            tally.fault("skipped", label, number, str(error))
             if stop_on_error:
-                return rows, places, f"{label}:{number}: {error}"
+                break
             texts[place] = as_line(
                 {"t": None, "id": None, "line": number, "event": "skipped", "error": str(error)}
             )
@@ -127,4 +126,4 @@ def _parse(
         if row is not None:
             rows.append(row)
             places.append(place)
-    return rows, places, ""
+    return rows, places

@@ -66,16 +66,17 @@ def spooled_input(path: StrPath) -> Iterator[Path]:
     Raises UsageError where standard input is a terminal, InputMissingError where it is closed.
     """
     if is_stdio(path):
-        with _temporary_copy(_stdin()) as copy:
+        with _temporary_copy(standard_input(), "standard input") as copy:
             yield copy
     elif stat.S_ISFIFO(os.stat(check_input(path)).st_mode):
-        with open(path, "rb") as source, _temporary_copy(source) as copy:
+        with open(path, "rb") as source, _temporary_copy(source, os.fspath(path)) as copy:
             yield copy
     else:
         yield Path(path)
 
 
-def _stdin() -> BinaryIO:
+def standard_input() -> BinaryIO:
+    """The bytes of standard input; UsageError where it is a terminal, InputMissingError where it is closed."""
     if sys.stdin is None or sys.stdin.closed:
         raise InputMissingError("standard input is closed; expected data on it")
     if sys.stdin.isatty():
@@ -84,14 +85,23 @@ def _stdin() -> BinaryIO:
 
 
 @contextmanager
-def _temporary_copy(source: BinaryIO) -> Iterator[Path]:
+def _temporary_copy(source: BinaryIO, told: str) -> Iterator[Path]:
     with told_as(_SPOOL):
         copy = tempfile.NamedTemporaryFile(prefix="nipstool-")  # noqa: SIM115
     with copy:
+        while data := _chunk(source, told):
+            with told_as(_SPOOL):
+                copy.write(data)
         with told_as(_SPOOL):
-            shutil.copyfileobj(source, copy, _CHUNK)
             copy.flush()
         yield Path(copy.name)
+
+
+def _chunk(source: BinaryIO, told: str) -> bytes:
+    try:
+        return source.read(_CHUNK)
+    except OSError as error:
+        raise InputMissingError(f"{told}: cannot be read: {reason(error)}") from error
 
 
 def check_output(
@@ -136,7 +146,7 @@ def _refuse_inputs(path: str, found: os.stat_result | None, inputs: Iterable[Str
     target = Path(os.path.realpath(path))
     for given in inputs:
         source = Path(os.path.realpath(given))
-        if is_stdio(given) or not source.exists():
+        if is_stdio(given) or not os.path.exists(source):  # Path.exists would raise where a folder is closed
             continue
         if target == source or (found is not None and os.path.samestat(found, source.stat())):
             raise UsageError(f"{path}: the output is the input {os.fspath(given)}")

@@ -3,15 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 if TYPE_CHECKING:
     import numpy as np
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 SEQUENTIAL = "viridis"
 MISSING = "#e6e6e6"
 CATEGORIES = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00")  # Okabe and Ito
+
+
+_UNDATED: dict[str, dict[str, str | None]] = {  # metadata that matplotlib would add
+    "png": {"Software": None},
+    "pdf": {"CreationDate": None},
+    "svg": {"Date": None},
+}
+
+
+def new_figure(width: float, height: float) -> Figure:
+    """An empty figure, in inches, that needs no display."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    return figure
+
+
+def save(figure: Figure, file: BinaryIO | Path, form: str = "png", *, dpi: int = 150) -> None:
+    """Write a figure as png, pdf or svg, without a date or random names: the same run gives the same bytes."""
+    from matplotlib import rc_context
+
+    with rc_context({"svg.hashsalt": "nipstool"}):
+        figure.savefig(file, format=form, dpi=dpi, metadata=_UNDATED.get(form, {}))
 
 
 def heatmap(
@@ -37,14 +64,11 @@ def heatmap(
     """
     import numpy as np
     from matplotlib import colormaps
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
     grid = np.array([[np.nan if v is None else v for v in row] for row in values], dtype=float)
     width = 2.6 + 0.12 * max(map(len, rows)) + 0.62 * len(columns)
     height = 2.0 + 0.28 * len(rows) + 0.07 * max(map(len, columns))
-    figure = Figure(figsize=(max(width, 6.5), max(height, 3.2)), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(max(width, 6.5), max(height, 3.2))
     axes = figure.add_subplot()
     colours = colormaps[SEQUENTIAL].with_extremes(bad=MISSING)
     top = float(np.nanmax(grid)) if np.isfinite(grid).any() else 1.0
@@ -55,7 +79,7 @@ def heatmap(
     if reference is not None and reference <= (top or 1.0):
         bar.ax.axhline(reference, color="#d55e00", linewidth=2)
         bar.ax.set_xlabel(reference_label, color="#d55e00", fontsize=8)
-    figure.savefig(file, format=form, dpi=150, metadata=_undated(form))
+    save(figure, file, form)
 
 
 def bars(
@@ -76,11 +100,7 @@ def bars(
         series: name -> one value a label.
         form: png, pdf or svg.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(max(5.0, 1.5 + 0.3 * len(labels)), 3.4), layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = new_figure(max(5.0, 1.5 + 0.3 * len(labels)), 3.4)
     axes = figure.add_subplot()
     width = 0.8 / max(1, len(series))
     for i, (name, values) in enumerate(series.items()):
@@ -93,12 +113,7 @@ def bars(
     axes.set_title(title, loc="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize=8, frameon=False)
-    figure.savefig(file, format=form, dpi=150, metadata=_undated(form))
-
-
-def _undated(form: str) -> Mapping[str, str | None]:
-    """Metadata without a date or version, so that the same run gives the same bytes."""
-    return {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}.get(form, {})
+    save(figure, file, form)
 
 
 def _label(axes: Axes, grid: np.ndarray, rows: Sequence[str], columns: Sequence[str], top: float) -> None:

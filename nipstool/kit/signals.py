@@ -13,6 +13,8 @@ from types import FrameType
 def uninterrupted() -> Iterator[None]:
     """SIGINT and SIGTERM that come while the block runs are handled when it ends, by the handlers that were there.
 
+    That holds where the block raises, too.
+
     Elsewhere than in the main thread, where Python handles no signals, it changes nothing.
     """
     if threading.current_thread() is not threading.main_thread():
@@ -28,9 +30,9 @@ def uninterrupted() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
-    for number, frame in came:
-        handler = before[signal.Signals(number)]
-        if callable(handler):
-            handler(number, frame)
-        elif handler == signal.SIG_DFL:
-            signal.raise_signal(number)
+        for number, frame in came:
+            handler = before[signal.Signals(number)]
+            if callable(handler):
+                handler(number, frame)
+            elif handler == signal.SIG_DFL:
+                signal.raise_signal(number)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import BinaryIO
 
-from nipstool.kit.errors import InputMissingError, UsageError
-from nipstool.kit.files import StrPath, check_input, is_stdio
+from nipstool.kit.errors import InputMissingError
+from nipstool.kit.files import StrPath, check_input, is_stdio, standard_input
 
 
 def open_stream(path: StrPath) -> BinaryIO:
@@ -21,8 +20,4 @@ def open_stream(path: StrPath) -> BinaryIO:
         if found.is_dir():
             raise InputMissingError(f"{os.fspath(path)}: is a folder; expected a file")
         return open(found, "rb", buffering=0)
-    if sys.stdin is None or sys.stdin.closed:
-        raise InputMissingError("standard input is closed; expected data on it")
-    if sys.stdin.isatty():
-        raise UsageError("standard input is a terminal; pipe data into it or name a file")
-    return os.fdopen(os.dup(sys.stdin.fileno()), "rb", buffering=0)
+    return os.fdopen(os.dup(standard_input().fileno()), "rb", buffering=0)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nipstool.kit import plots
 from nipstool.kit.files import AtomicFile
 from nipstool.kit.plots import CATEGORIES, SEQUENTIAL
 from nipstool.probe_length.comparison import BOTH, LENGTH, POSITION, PROBE, PROMPT, SMOOTH
@@ -24,18 +25,13 @@ BLUE, ORANGE, GREEN, PURPLE, SKY, RED = CATEGORIES
 def save(path: Path, figure: Any, *, force: bool) -> None:
     """Write a picture in the form that its name says, whole or not at all."""
     form = path.suffix.lstrip(".").lower()
-    dated = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
     with AtomicFile(path, force=force) as out:
-        figure.savefig(out.file, format=form, dpi=150, metadata=dated.get(form))
+        plots.save(figure, out.file, form)
 
 
 def figure_of(rows: int, columns: int, size: tuple[float, float]) -> tuple[Any, Any]:
     """A figure and its axes [rows][columns], without a display."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=size, layout="constrained")
-    FigureCanvasAgg(figure)
+    figure = plots.new_figure(*size)
     axes = figure.subplots(rows, columns, squeeze=False)
     for one in axes.flat:
         one.spines[["top", "right"]].set_visible(False)

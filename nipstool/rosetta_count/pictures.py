@@ -6,7 +6,8 @@ import warnings
 from math import exp
 from typing import TYPE_CHECKING, BinaryIO
 
-from nipstool.kit.plots import CATEGORIES
+from nipstool.kit import plots
+from nipstool.kit.plots import CATEGORIES, new_figure
 from nipstool.rosetta_count.results import control_means
 
 if TYPE_CHECKING:
@@ -20,22 +21,11 @@ if TYPE_CHECKING:
 GREY = "#888888"
 
 
-def figure(width: float, height: float) -> Figure:
-    """An empty figure that needs no display."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    made = Figure(figsize=(width, height), layout="constrained")
-    FigureCanvasAgg(made)
-    return made
-
-
 def save(made: Figure, file: BinaryIO, form: str = "png") -> None:
-    """Write a figure without a date, so that the same run gives the same bytes."""
-    undated = {"png": {"Software": None}, "pdf": {"CreationDate": None}, "svg": {"Date": None}}
+    """Write a figure whose texts may hold any character."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # a name may have characters that the font has not
-        made.savefig(file, format=form, dpi=150, metadata=undated.get(form, {}))
+        plots.save(made, file, form)
 
 
 def plain(axes: Axes, title: str, x: str, y: str) -> None:
@@ -49,7 +39,7 @@ def plain(axes: Axes, title: str, x: str, y: str) -> None:
 def draw_count(file: BinaryIO, count: Count) -> None:
     """One row a pair of models: counts, the distribution of r, and counts on parts of the samples."""
     rows = len(count.pairs)
-    made = figure(12.5, 3.6 * rows)
+    made = new_figure(12.5, 3.6 * rows)
     for at, one in enumerate(count.pairs):
         axes = [made.add_subplot(rows, 3, 3 * at + column) for column in (1, 2, 3)]
         _counts(axes[0], count, one)
@@ -102,7 +92,7 @@ def _prefixes(axes: Axes, one: PairCount) -> None:
 
 def draw_law(file: BinaryIO, fit: Fit, form: str = "png") -> None:
     """Counts over sizes with the fitted laws, the controls beside the observed; on the right the exponents."""
-    made = figure(11.0, 4.4)
+    made = new_figure(11.0, 4.4)
     left, right = made.subplots(1, 2, width_ratios=(1.7, 1.0))
     for at, law in enumerate(fit.laws):
         colour = _colour(fit, law)

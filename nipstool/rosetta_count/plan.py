@@ -44,9 +44,7 @@ def read_bytes(text: str, option: str = "--mem") -> int:
     return int(float(match[1]) * UNITS[match[2]])
 
 
-def dense_bytes(
-    subjects: Sequence[Subject], repeats: int, *, rotate: bool, samples: int, itemsize: int = 4
-) -> int:
+def dense_bytes(subjects: Sequence[Subject], repeats: int, *, rotate: bool, samples: int) -> int:
     """Memory of sums, and of the units that permuted pairings need again."""
     first, *others = [subject.neurons for subject in subjects]
     unit = min(samples, LARGEST)

@@ -100,7 +100,9 @@ class Server:
         assert self._process.stdout is not None
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
-        return int(self._process.stdout.readline())
+        if not (answer := self._process.stdout.readline()):
+            raise RuntimeError(f"the server has ended with status {self._process.wait()}")
+        return int(answer)
 
     def close(self) -> None:
         self._process.communicate()
@@ -109,7 +111,16 @@ class Server:
 def spawn(job: Job, program: list[str]) -> tuple[int, Callable[[], int]]:
     """Carry out a job in a new process."""
     process = subprocess.Popen([*program, *job.args], env=dict(job.env), preexec_fn=lambda: enter(job))
-    return process.pid, lambda: process.wait(TIMEOUT_S)
+
+    def end() -> int:
+        try:
+            return process.wait(TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+
+    return process.pid, end
 
 
 @dataclass

@@ -7,7 +7,7 @@ from tests.conformance.shell import Outcome
 
 
 def test_outcomes_are_compared_whole() -> None:
-    """The helper that all of the above trusts."""
+    """A run that failed as it should has the status, one line on stderr, and our name before it."""
     for bad in (
         Outcome(3, b"", "nipstool: x\n"),
         Outcome(2, b"", ""),

@@ -10,7 +10,9 @@ import pytest
 
 from nipstool.detect_navtext import build, dataset
 from nipstool.detect_navtext.build import Shot
+from nipstool.detect_navtext.choices import Choices
 from nipstool.detect_navtext.dataset import Picture, Truth
+from nipstool.detect_navtext.making import Job, make
 from nipstool.kit.errors import DataError, InputMissingError
 
 
@@ -174,3 +176,16 @@ def test_rendered_pictures_hold_out_a_fold(tmp_path: Path) -> None:
     assert {shot.is_val for shot in shots} == {True, False}
     again = list(build.rendered(2, 0, []))
     assert [s.sha256 for s in again] == [s.sha256 for s in shots[:2]]
+
+
+def test_an_error_names_what_could_not_be_used(tmp_path: Path) -> None:
+    cv2.imwrite(str(tmp_path / "a.png"), np.full((120, 200, 3), 200, np.uint8))
+    for name in ("no.png", "places.geojson"):
+        (tmp_path / name).write_text('{"type": ')
+    with pytest.raises(DataError, match=r"places\.geojson:1: is no JSON"):
+        make(tmp_path / "out", Job([str(tmp_path / "a.png")]), Choices(poi=[tmp_path / "places.geojson"]))
+    with pytest.raises(DataError, match=r"no\.png: is no picture"):
+        make(tmp_path / "out", Job([str(tmp_path / "no.png")]), Choices())
+    with pytest.raises(DataError, match="no picture could be used"):
+        make(tmp_path / "out", Job([]), Choices())
+    assert not (tmp_path / "out").exists()

@@ -23,7 +23,7 @@ from tests.conformance.expect import content, expected_files  # noqa: E402
 from tests.conformance.registry import registered  # noqa: E402
 from tests.conformance.shell import environment  # noqa: E402
 from tests.faults.placing import Places  # noqa: E402
-from tests.faults.process import arguments, preload, quietly, run_main  # noqa: E402
+from tests.faults.process import arguments, in_a_child, preload, quietly, run_main  # noqa: E402
 
 OLD = b"old"
 Content = bytes | dict[str, bytes]
@@ -108,18 +108,19 @@ def _forked(case: Case, work: Path, more: list[str], places: Places | None) -> t
     with tempfile.NamedTemporaryFile() as told:
         pid = os.fork()
         if pid == 0:
-            if places is not None:
-                places.install()
-            status, err = quietly(lambda: run_main([*case.valid, *more]), work)
-            Path(told.name).write_text(err)
-            os._exit(status)
+            with in_a_child() as end:
+                if places is not None:
+                    places.install()
+                status, err = quietly(lambda: run_main([*case.valid, *more]), work)
+                Path(told.name).write_text(err)
+                end(status)
         _, ended = os.waitpid(pid, 0)
         return os.waitstatus_to_exitcode(ended), Path(told.name).read_text()
 
 
 def main() -> None:
     """One line a verb; status 1 where anything was found."""
-    count, names = arguments(100)
+    count, names = arguments(100, [str(case) for case in CASES])
     known = registered(tuple(sorted(environment().items())))
     resumes = {(verb.command, verb.verb) for verb in known.verbs if verb.has("--resume")}
     preload()

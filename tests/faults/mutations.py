@@ -26,7 +26,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "plugins")]
 
 from tests.conformance.cases import CASES, Case  # noqa: E402
-from tests.faults.process import arguments, preload, quietly, run_main  # noqa: E402
+from tests.faults.process import arguments, in_a_child, preload, quietly, run_main  # noqa: E402
 
 LIMIT_S, WAIT_S, SPARE = 10, 120, 64 << 20
 ALLOWED = {0, 1, 2, 65, 66, 69, 73}
@@ -151,14 +151,16 @@ def _child(case: Case, name: str, made: Path, seeds: list[int]) -> Iterator[tupl
     reader, writer = os.pipe()
     pid = os.fork()
     if pid == 0:
-        os.close(reader)
-        with os.fdopen(writer, "w", buffering=1) as out:
-            _all(case, name, made, seeds, lambda *row: print(json.dumps(row), file=out, flush=True))
-        os._exit(0)
+        with in_a_child():
+            os.close(reader)
+            with os.fdopen(writer, "w", buffering=1) as out:
+                _all(case, name, made, seeds, lambda *row: print(json.dumps(row), file=out, flush=True))
     os.close(writer)
     last: tuple[int, str] | None = None
+    began = False
     with os.fdopen(reader) as rows:
         for line in rows:
+            began = True
             seed, kind, end = json.loads(line)
             if end is None:
                 last = (seed, kind)
@@ -166,6 +168,8 @@ def _child(case: Case, name: str, made: Path, seeds: list[int]) -> Iterator[tupl
                 last = None
                 yield seed, kind, end
     _, status = os.waitpid(pid, 0)
+    if not began:  # else the same seeds would be tried for ever
+        raise RuntimeError(f"{case}: a run on undamaged inputs failed (wait status {status})")
     if last is not None:
         number = -os.waitstatus_to_exitcode(status)
         hung: dict[int, str] = {
@@ -181,7 +185,8 @@ def _all(case: Case, name: str, made: Path, seeds: list[int], tell: Callable[...
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder, "work")
         _fresh(made, work)
-        quietly(lambda: run_main(case.valid), work)
+        status, err = quietly(lambda: run_main(case.valid), work)
+        assert status == 0, err
         for seed in seeds:
             _fresh(made, work)
             path, kind, data = damaged(work / name, seed)
@@ -240,7 +245,7 @@ def _reset_peak() -> None:
 
 def main() -> None:
     """One line a reader; status 1 where anything was found."""
-    count, names = arguments(2000)
+    count, names = arguments(2000, [str(case) for case in CASES])
     preload()
     bad = 0
     for case, name in readers(names):

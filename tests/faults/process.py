@@ -5,29 +5,52 @@ import os
 import resource
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import traceback
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NoReturn
 
 HERE = Path(__file__).resolve().parent
 
 
-def arguments(default: int) -> tuple[int, list[str]]:
-    """[N [CASE...]] of the command line: how many, and the cases' names. No run leaves a core file."""
+def arguments(default: int, known: Collection[str]) -> tuple[int, list[str]]:
+    """[N [CASE...]] of the command line: how many, and the cases' names, all of them `known`.
+
+    No run leaves a core file.
+    """
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     words = sys.argv[1:]
-    return (int(words[0]), words[1:]) if words and words[0].isdigit() else (default, words)
+    count, names = (int(words[0]), words[1:]) if words and words[0].isdigit() else (default, words)
+    if unknown := set(names) - set(known):
+        sys.exit(f"no case {', '.join(sorted(unknown))}; there are {', '.join(sorted(set(known)))}")
+    return count, names
+
+
+@contextmanager
+def in_a_child() -> Iterator[Callable[[int], NoReturn]]:
+    """What a fork does: it ends with the block, and never goes on with the code of its parent."""
+    try:
+        yield os._exit
+    except BaseException:
+        traceback.print_exc()
+        os._exit(1)
+    os._exit(0)
 
 
 def preload() -> None:
-    """Import what commands import, once, before forks; no user setting of this shell comes in."""
+    """Import what commands import, once, before forks; no user setting of this shell comes in.
+
+    torch with several threads could not go on in a fork: their number is set before it is imported.
+    """
+    assert "torch" not in sys.modules
+    os.environ.update(LC_ALL="C.UTF-8", COLUMNS="80", OMP_NUM_THREADS="1", NO_COLOR="1")
     sys.path.insert(0, str(HERE.parent / "conformance"))
     for name in importlib.import_module("server").PRELOADED:
         with suppress(ModuleNotFoundError):
             importlib.import_module(name)
     for name in [name for name in os.environ if name.startswith("NIPSTOOL_")]:
         del os.environ[name]
-    os.environ.update(LC_ALL="C.UTF-8", COLUMNS="80", OMP_NUM_THREADS="1", NO_COLOR="1")
 
 
 def run_main(words: Sequence[str]) -> int:

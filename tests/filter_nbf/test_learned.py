@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from nipstool.filter_nbf import RowReader, Settings, Tracks, filter_stream
+from nipstool.filter_nbf.beliefs import Kernel
 from nipstool.filter_nbf.checkpoint import Checkpoint, check_fits, describe, load, save, shipped
 from nipstool.filter_nbf.choose import choose_belief
 from nipstool.filter_nbf.domains.arena import Arena
@@ -265,7 +266,7 @@ def test_a_checkpoint_goes_to_disk_and_back(tmp_path: Path) -> None:
 def test_no_checkpoint_is_said_and_a_kernel_stands_in() -> None:
     choice = choose_belief("nbf", load_domain("nile"))
     assert "tempered, regularised particle filter" in choice.note
-    assert choice.temper
+    assert isinstance(choice.belief, Kernel)
 
 
 def test_the_shipped_checkpoint_is_small_and_for_the_arena(root: Path) -> None:

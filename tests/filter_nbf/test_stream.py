@@ -385,6 +385,12 @@ def test_a_broken_clock_costs_its_row_alone(domain: str) -> None:
     assert "a time of 1e+18 is more than 1000000 steps of max_dt 1" in tally.first_error
 
 
+def test_the_first_bad_line_is_told_though_another_id_failed_in_an_earlier_wave() -> None:
+    told = [*"ccccaaabb"], ["0"] * 4 + ["0", "0", "1e18", "0", "1e18"]  # the first four lines are taken alone
+    rows = "".join(f'{{"t": {t}, "id": "{name}"}}\n' for name, t in zip(*told, strict=True))
+    assert answers(rows, tracks_for("grid", n=8))[1].first_error.startswith("stdin:7: ")
+
+
 def test_enormous_numbers_are_answered_without_a_warning() -> None:
     rows = '{"t": 0, "flow": 1}\n{"t": 1e308, "flow": 1}\n{"flow": 1e308}\n{"flow": -1e308}\n{"flow": 2}\n'
     with warnings.catch_warnings():

@@ -1,5 +1,6 @@
 """Inputs and outputs: what is refused, and that an output is the old one or the whole new one."""
 
+import errno
 import hashlib
 import io
 import os
@@ -103,6 +104,19 @@ def test_a_fifo_becomes_a_file_and_a_file_is_itself(tmp_path):
     with spooled_input(tmp_path / "plain") as path:
         assert path == tmp_path / "plain"
     with pytest.raises(InputMissingError), spooled_input(tmp_path / "none"):
+        pass
+
+
+def test_a_standard_input_that_breaks_off_is_told_as_such(monkeypatch):
+    class Broken(io.BytesIO):
+        def read(self, size=-1, /):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    stdin = Stream()
+    stdin.buffer = Broken()
+    monkeypatch.setattr(sys, "stdin", stdin)
+    told = "standard input: cannot be read: Input/output error"
+    with pytest.raises(InputMissingError, match=told), spooled_input("-"):
         pass
 
 
