@@ -117,11 +117,12 @@ def detect(
         ocr_models, detector, classifier, navocr, vlm, threads or available_threads(), device,
     )  # fmt: skip
     find, wanted = finder_of(choices)
-    draw, fonts = outputs.pens(annotate, font, font_scale)
+    sources = list(sources_of(inputs))
+    draw, fonts = outputs.pens(annotate, font, font_scale, sources)
     tally = Tally()
     with _group(output) as group, terminal.progress("look") as show:
         found = look(
-            sources_of(inputs), find, wanted, tally, fps=fps or None, track=track, draw=draw,
+            sources, find, wanted, tally, fps=fps or None, track=track, draw=draw,
             progress=show, share=(group.rank, group.size),
         )  # fmt: skip
         with gathered(found, tally, output, group) as seen:

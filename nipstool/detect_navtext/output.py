@@ -15,7 +15,7 @@ from nipstool.detect_navtext.pictures import SUFFIXES
 from nipstool.detect_navtext.rows import Seen
 from nipstool.detect_navtext.run import Draw, Tally
 from nipstool.detect_navtext.sources import Frame, Source, is_camera, sources_of
-from nipstool.kit.errors import OutputError, UsageError
+from nipstool.kit.errors import NipsError, OutputError, UsageError
 from nipstool.kit.files import AtomicFile, AtomicFolder, check_output, is_stdio, sha256
 from nipstool.kit.manifest import Run
 from nipstool.kit.parts import reason
@@ -73,7 +73,9 @@ def encodable(text: str, encoding: str) -> str:
     return re.sub("[^\0-\x7f]", lambda found: dumps(found[0])[1:-1], text)
 
 
-def pens(folder: Path | None, font: Path | None, scale: float) -> tuple[Draw | None, Fonts | None]:
+def pens(
+    folder: Path | None, font: Path | None, scale: float, sources: Iterable[Source | NipsError] = ()
+) -> tuple[Draw | None, Fonts | None]:
     """What draws into a folder, and its fonts, which know what they could not write; None without a folder.
 
     Raises OutputError as `drawing`.
@@ -81,7 +83,7 @@ def pens(folder: Path | None, font: Path | None, scale: float) -> tuple[Draw | N
     if folder is None:
         return None, None
     fonts = Fonts(font)
-    return drawing(folder, fonts, scale), fonts
+    return drawing(folder, fonts, scale, [one.name for one in sources if isinstance(one, Source)]), fonts
 
 
 def undrawn(fonts: Fonts | None) -> str:
@@ -91,8 +93,11 @@ def undrawn(fonts: Fonts | None) -> str:
     return "some text has characters that no font here holds; its place shows #NUMBER: give --font FILE"
 
 
-def drawing(folder: Path, fonts: Fonts, scale: float) -> Draw:
+def drawing(folder: Path, fonts: Fonts, scale: float, names: Iterable[str] = ()) -> Draw:
     """What draws the signs of each frame into a copy in `folder`, NAME.png or NAME_FRAME.png.
+
+    Of several files called NAME the first has that name, the others their whole path. `names` are all the sources
+    that there will be: processes that share them draw into one folder.
 
     Raises OutputError where the folder cannot be made, or a picture cannot be written.
     """
@@ -100,17 +105,22 @@ def drawing(folder: Path, fonts: Fonts, scale: float) -> Draw:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(f"{folder}: {reason(error)}") from error
-    taken: dict[str, str] = {}
+    owners: dict[str, str] = {}
+    for name in names:
+        owners.setdefault(_stem(name), name)
 
     def draw(frame: Frame, signs: Sequence[Sign]) -> None:
-        stem = "stdin" if frame.source == "-" else Path(frame.source).stem or "camera"
-        owner = taken.setdefault(stem, frame.source)
-        if owner != frame.source:  # the same name in two folders
+        stem = _stem(frame.source)
+        if owners.setdefault(stem, frame.source) != frame.source:
             stem = frame.source.strip("./").replace(os.sep, "_").removesuffix(Path(frame.source).suffix)
         name = stem if frame.number is None else f"{stem}_{frame.number:06d}"
         save_drawn(folder / f"{name}{_suffix(frame.source)}", drawn(frame.image, signs, fonts, scale=scale))
 
     return draw
+
+
+def _stem(source: str) -> str:
+    return "stdin" if source == "-" else Path(source).stem or "camera"
 
 
 def _suffix(name: str) -> str:

@@ -162,19 +162,15 @@ def test_signs_are_drawn_and_text_without_a_font_is_its_number(folder: Path) -> 
 def test_each_picture_is_drawn_beside_the_others(folder: Path) -> None:
     (folder / "sub").mkdir()
     cv2.imwrite(str(folder / "sub" / "0.png"), np.full((48, 200, 3), 7, np.uint8))
-    draw = drawing(folder / "drawn", Fonts(dejavu()), 1.0)
-    list(
-        look(
-            sources_of([str(folder / "0.png"), str(folder / "sub" / "0.png")]),
-            two_signs,
-            Wanted(),
-            Tally(),
-            draw=draw,
-        )
-    )
-    made = sorted(path.name for path in (folder / "drawn").iterdir())
-    assert len(made) == 2
-    assert made[0] == "0.png"
+    sources = list(sources_of([str(folder / "0.png"), str(folder / "sub" / "0.png")]))
+    for processes in (1, 2):
+        drawn_in = folder / f"drawn{processes}"
+        for rank in range(processes):
+            draw, _ = pens(drawn_in, dejavu(), 1.0, sources)
+            list(look(sources, two_signs, Wanted(), Tally(), draw=draw, share=(rank, processes)))
+        made = sorted(path.name for path in drawn_in.iterdir())
+        assert len(made) == 2
+        assert made[0] == "0.png"
     with pytest.raises(OutputError):
         drawing(folder / "0.png", Fonts(), 1.0)
 
