@@ -134,7 +134,7 @@ def detect(
         _fail(terminal, tally, strict)
 
 
-Images = Annotated[list[str] | None, typer.Argument(metavar="IMAGE...", help="Pictures and folders.")]
+Images = Annotated[list[str] | None, typer.Argument(metavar="IMAGE", help="Pictures and folders.")]
 Folder = Annotated[str, typer.Option("-o", "--output", metavar="DIR", help="The folder to write.")]
 Synthetic = Annotated[int, _option("N", "Render so many sign scenes instead of, or beside, pictures.", min=0)]
 POSITIVE = "From this nav_score a line is nav."

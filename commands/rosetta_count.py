@@ -29,7 +29,7 @@ def _option(metavar: str, text: str, panel: str | None = None, *names: str, leas
 
 
 MODELS = "Hugging Face folders, file.py:factory[+WEIGHTS], or with --acts dumps; the first is the anchor."
-Models = Annotated[list[str], typer.Argument(metavar="MODEL...", help=MODELS)]
+Models = Annotated[list[str], typer.Argument(metavar="MODEL", help=MODELS)]
 ACTS = "The models are dumps: .npy, .safetensors, or a folder of them."
 Acts = Annotated[bool, typer.Option("--acts", help=ACTS, rich_help_panel=INPUTS)]
 IDS = "Sample ids of a dump's rows, one a line; once for each dump."

@@ -250,7 +250,7 @@ def _tidy(param: Any) -> None:
     param.show_envvar = False
     if param.param_type_name == "argument":
         param.display_type_rich = lambda ctx: None
-        name = param.display_name_raw + ("..." if param.nargs != 1 else "")
+        name = param.display_name_raw.removesuffix("...") + ("..." if param.nargs != 1 else "")
         param._usage_display_name = lambda: name if param.required else f"[{name}]"
     elif param.is_flag or param.count:
         param.display_type_rich = lambda ctx: None
