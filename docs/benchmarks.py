@@ -91,9 +91,8 @@ def measured(name: str) -> str:
     command = ["timeout", str(LIMIT_S), sys.executable, "-u", str(SCRIPTS / f"{name}.py")]
     done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True)
     ended = {0: "", 124: f"; stopped after {LIMIT_S} s"}
-    took = (
-        f"{time.monotonic() - start:.0f} s{ended.get(done.returncode, f'; failed with status {done.returncode}')}"
-    )
+    how = ended.get(done.returncode, f"; failed with status {done.returncode}")
+    took = f"{time.monotonic() - start:.0f} s at a load of {os.getloadavg()[2]:.0f}{how}"
     return section(name, done.stdout.splitlines(), took)
 
 
