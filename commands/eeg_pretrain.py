@@ -169,13 +169,14 @@ def embed(
       nipstool eeg-pretrain embed run recording.edf -o windows.npz
     """
     from nipstool.eeg_pretrain.embed import steps_of
-    from nipstool.eeg_pretrain.outputs import write_embeddings
+    from nipstool.eeg_pretrain.outputs import check_form, write_embeddings
     from nipstool.eeg_pretrain.verbs import inputs_of, loaded_run, opened, raise_failure
     from nipstool.kit.files import check_output
 
     started = _start(threads)
     terminal = Terminal(json, quiet, verbose, progress.value, data_on_stdout=output == "-")
     check_output(output, force=force, inputs=[run, *(name for name in files if name != "-")])
+    check_form(output)
     loaded, where = loaded_run(run, device)
     steps_of(window, hop, loaded.config)
     from nipstool.eeg_pretrain.apply import embed_recording, texts_for
@@ -282,7 +283,7 @@ def inspect(
       nipstool eeg-pretrain inspect recordings/
     """
     from nipstool.eeg_pretrain.discover import failure
-    from nipstool.eeg_pretrain.inspecting import COLUMNS, document, problem_document, problem_row, row
+    from nipstool.eeg_pretrain.inspecting import COLUMNS, document, problem_document, problem_row, row, shown_names
     from nipstool.eeg_pretrain.verbs import opened
 
     terminal = Terminal(json, quiet, verbose, progress.value)
@@ -292,7 +293,9 @@ def inspect(
         files = [*map(document, found.recordings), *map(problem_document, found.problems)]
         terminal.document({"note": RESEARCH_ONLY, "files": files})
     elif found.recordings or found.problems:
-        rows = [*map(row, found.recordings), *map(problem_row, found.problems)]
+        names = shown_names([one.path for one in (*found.recordings, *found.problems)], data)
+        count = len(found.recordings)
+        rows = [*map(row, found.recordings, names[:count]), *map(problem_row, found.problems, names[count:])]
         terminal.table("What would be read", COLUMNS, rows)
         for recording in found.recordings if verbose else ():
             for remark in (*recording.warnings, *recording.notices):

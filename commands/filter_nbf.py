@@ -158,6 +158,7 @@ def run(
             label="stdin" if obs == "-" else obs,
             contents=Contents(forecast, emit == "particles"),
             stop_on_error=on_error == "stop",
+            note=terminal.note,
         )
     _report(terminal, tally, "stdin" if obs == "-" else obs)
 

@@ -42,14 +42,13 @@ DropDora = Annotated[
 AllowUnknown = Annotated[
     bool, typer.Option("--allow-unknown", help="Leave out tensors that nobody can place instead of refusing.")
 ]
-Format = Annotated[
-    str | None,
-    typer.Option(metavar="kohya|diffusers|peft|bfl", help="Format of the output; default the content's."),
+FORMATS, DTYPES = "kohya|diffusers|peft|bfl", "float32|float16|bfloat16"
+Format = Annotated[str | None, typer.Option(metavar=FORMATS, help="Format of the output; default the content's.")]
+Dtype = Annotated[str | None, typer.Option(metavar=DTYPES, help="Dtype of the output; default the content's.")]
+InputFormat = Annotated[
+    str | None, typer.Option(metavar=FORMATS, help="Format of the output; default the input's.")
 ]
-Dtype = Annotated[
-    str | None,
-    typer.Option(metavar="float32|float16|bfloat16", help="Dtype of the output; default the content's."),
-]
+InputDtype = Annotated[str | None, typer.Option(metavar=DTYPES, help="Dtype of the output; default the input's.")]
 Rank = Annotated[int | None, typer.Option(min=1, metavar="R", help="Truncate every module to rank R, optimally.")]
 EnergyRank = Annotated[
     float | None, typer.Option(metavar="SHARE", help="Truncate every module to the rank that holds this share.")
@@ -146,7 +145,7 @@ def fuse(
             force=force,
             progress=show,
         )
-    _finish(terminal, run, fusion, output, device, seed)
+    _finish(terminal, run, fusion, output, device, seed, fused=True)
     if plot is not None:
         _draw(plot, fusion.modules, fusion.totals, "content energy on the style's directions", force)
         terminal.note(f"wrote {plot}")
@@ -253,12 +252,12 @@ def inspect(
 def convert(
     source: Annotated[str, typer.Argument(metavar="IN", help="A LoRA; - for stdin.")],
     output: options.Output,
-    format: Format = None,
+    format: InputFormat = None,
     rank: Rank = None,
     energy_rank: EnergyRank = None,
     drop_dora: DropDora = False,
     allow_unknown: AllowUnknown = False,
-    dtype: Dtype = None,
+    dtype: InputDtype = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
     verbose: options.Verbose = 0,
@@ -333,8 +332,10 @@ def _draw(path: Path, modules: "tuple[ModuleReport, ...]", total: "Totals", titl
         )
 
 
-def _finish(terminal: Terminal, run: "Run", fusion: "Fusion", output: str, device: str, seed: int) -> None:
-    """Show what was done, and leave the manifest."""
+def _finish(
+    terminal: Terminal, run: "Run", fusion: "Fusion", output: str, device: str, seed: int, *, fused: bool = False
+) -> None:
+    """Show what was done, how files that were fused interfere too, and leave the manifest."""
     from nipstool.fuse_lora import tables
 
     for line in fusion.warnings:
@@ -349,7 +350,7 @@ def _finish(terminal: Terminal, run: "Run", fusion: "Fusion", output: str, devic
     if terminal.json:
         terminal.document(tables.fusion_document(fusion))
         return
-    if len(fusion.inputs) > 1:
+    if fused:
         _show_modules(terminal, fusion.modules)
         terminal.text(tables.total_sentence(fusion.totals))
     terminal.text(tables.result_sentence(fusion))

@@ -194,7 +194,8 @@ def predict(
 ) -> None:
     """Predict how long answers will be: a prompt a line in, a JSON record a line out, at once and in order.
 
-    Records hold p10, p50, p90, mean, and lo..hi, which holds the answer with probability --coverage.
+    Records hold p10, p50, p90, mean, and lo..hi, which holds the answer with probability --coverage. A prompt's
+    id, n_response and arrival are passed on, as schedule reads them.
 
     \b
     Examples:

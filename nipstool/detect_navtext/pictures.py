@@ -20,6 +20,11 @@ SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".jpe", ".png", ".bmp", ".dib", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".gif")
 )
 _PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
+_PDF = b"%PDF"
+_BRANDS = {  # at byte 8 of a file in the format of ISO 14496-12; AVIF is decoded where OpenCV was built with it
+    **dict.fromkeys((b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx"), "HEIC"),
+    **dict.fromkeys((b"mif1", b"msf1", b"miaf"), "HEIF"),
+}
 _MOST = 1 << 30  # pixels, as OpenCV's own limit
 _DEFLATE = 1032  # bytes that one byte of deflate can stand for, at the most
 
@@ -77,6 +82,8 @@ def decoded(data: bytes, name: str) -> Image:
     if (lack := _cut_short(data)) is not None:
         raise DataError(f"{name}: is cut short: {lack}")
     image = _decode(data, cv2.IMREAD_COLOR, name)
+    if image is None and (kind := _not_read(data)) is not None:
+        raise DataError(f"{name}: is {kind}; convert it to JPEG or PNG")
     if image is None:
         raise DataError(f"{name}: is no picture that can be decoded; it begins with {data[:8]!r}")
     if data.startswith(_PNG) and len(data) > 25 and data[25] in (4, 6):
@@ -104,6 +111,17 @@ def _on_white(image: Image, whole: Image | None) -> Image:
         return image
     alpha = whole[:, :, 3:].astype(np.float32) / full
     return (image * alpha + 255 * (1 - alpha)).round().astype(np.uint8)
+
+
+def _not_read(data: bytes) -> str | None:
+    """What a file is that OpenCV has not decoded, of the formats that people have; None for any other."""
+    if data.startswith(_PDF):
+        return "PDF, which is not read"
+    if data[4:8] != b"ftyp":
+        return None
+    if data[8:12] in (b"avif", b"avis"):
+        return "AVIF, which is damaged or not read by this build of OpenCV"
+    return f"{_BRANDS[data[8:12]]}, which is not read" if data[8:12] in _BRANDS else None
 
 
 def _cut_short(data: bytes) -> str | None:

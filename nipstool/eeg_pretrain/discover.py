@@ -10,13 +10,14 @@ from pathlib import Path
 
 from nipstool.eeg_pretrain.edf import EdfSource
 from nipstool.eeg_pretrain.label_tables import number, rows_of
-from nipstool.eeg_pretrain.labels import find_labels, with_labels
+from nipstool.eeg_pretrain.labels import empty_files, find_labels, with_labels
 from nipstool.eeg_pretrain.opening import EDF_SUFFIXES, OTHER_SUFFIXES, Opened, open_file
 from nipstool.eeg_pretrain.recording import Found, Point, Problem, Recording
 from nipstool.eeg_pretrain.text import find_text
 from nipstool.kit.errors import DataError, InputMissingError, NipsError
 
 SUFFIXES = (*EDF_SUFFIXES, *OTHER_SUFFIXES)
+NOT_RAW = ("derivatives", "sourcedata")  # of a BIDS data set: the same recordings once more, or in another form
 SAME_PERSON = {"chb21": "chb01"}  # recorded again after a year and a half
 _SUBJECTS = (
     r"(?P<bids>sub-[A-Za-z0-9]+)",
@@ -33,7 +34,7 @@ def find(paths: Iterable[Path | str], progress: Callable[[int, int], None] | Non
     A file that cannot be used becomes a Problem, not an error; a name that does not exist too. A label file that
     contradicts itself makes a Problem of its recording: training on what it says would be wrong either way.
     """
-    named, walked = expand(paths)
+    named, walked, skipped = expand(paths)
     recordings, problems = [], []
     total = len(named) + len(walked)
     for number_, (path, by_name) in enumerate([*((p, True) for p in named), *((p, False) for p in walked)]):
@@ -44,7 +45,7 @@ def find(paths: Iterable[Path | str], progress: Callable[[int, int], None] | Non
             problems.append(Problem(path, reason, isinstance(error, InputMissingError), by_name))
         if progress is not None:
             progress(number_ + 1, total)
-    return Found(recordings, problems)
+    return Found(recordings, problems, skipped)
 
 
 def failure(found: Found, paths: Sequence[Path | str], *, strict: bool = False) -> NipsError | None:
@@ -64,18 +65,39 @@ def failure(found: Found, paths: Sequence[Path | str], *, strict: bool = False) 
     return kind(f"{len(wrong)} of {len(found.recordings) + len(found.problems)} files cannot be used")
 
 
-def expand(paths: Iterable[Path | str]) -> tuple[list[Path], list[Path]]:
-    """Files that were named, and files of known formats in folders that were named; each once, sorted by name."""
+def expand(paths: Iterable[Path | str]) -> tuple[list[Path], list[Path], tuple[Path, ...]]:
+    """Files that were named, and files of known formats in folders that were named; each once, sorted by name.
+
+    Then the folders with such files that are no raw data, and so are not looked through.
+    """
     named: dict[Path, Path] = {}
     walked: dict[Path, Path] = {}
-    for given in map(Path, paths):
+    skipped: dict[Path, None] = {}
+    all_given = [Path(path) for path in paths]
+    for given in all_given:
         if given.is_dir() and not is_recording(given):
             for path in sorted(given.rglob("*")):
-                if is_recording(path) and not any(part.startswith(".") for part in path.parts[len(given.parts) :]):
+                if not is_recording(path) or any(part.startswith(".") for part in path.parts[len(given.parts) :]):
+                    continue
+                aside = set_aside(path, given)
+                if aside is None:
                     walked.setdefault(_real(path), path)
+                else:
+                    skipped[aside] = None
         else:
             named.setdefault(_real(given), given)
-    return list(named.values()), [path for real, path in walked.items() if real not in named]
+    found = [path for real, path in walked.items() if real not in named]
+    return list(named.values()), found, tuple(folder for folder in skipped if folder not in all_given)
+
+
+def set_aside(path: Path, given: Path) -> Path | None:
+    """The folder of derivatives or sources that a file lies in, directly below `given` or in a BIDS data set."""
+    inside = [folder for folder in path.parents if given in folder.parents]
+    for folder in reversed(inside):
+        root = folder.parent
+        if folder.name in NOT_RAW and (root == given or (root / "dataset_description.json").is_file()):
+            return folder
+    return None
 
 
 def _real(path: Path) -> Path:
@@ -105,6 +127,7 @@ def open_recording(path: Path) -> Recording:
         recording,
         subject=subject_of(path, opened.patient),
         text=find_text(path, patient, recording.start_time),
+        warnings=(*recording.warnings, *empty_files(path)),
     )
     return with_labels(recording, find_labels(path, _fs(opened), opened.annotations))
 

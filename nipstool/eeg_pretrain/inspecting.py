@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from nipstool.eeg_pretrain.opening import has_place
@@ -12,14 +14,28 @@ COLUMNS = ("file", "read", "EEG", "placed", "Hz", "montage", "beside", "length",
 SHOWN = 160  # characters of remarks in the table; the JSON document has them all
 
 
-def row(recording: Recording) -> tuple[str, ...]:
-    """One recording as a line of COLUMNS."""
+def shown_names(paths: Sequence[Path], data: Sequence[str]) -> list[str]:
+    """Base names; of equal ones the paths below the folder given, and where these are equal, whole ones."""
+    folders = [Path(name) for name in data]
+
+    def below(path: Path) -> str:
+        return next((str(path.relative_to(folder)) for folder in folders if folder in path.parents), str(path))
+
+    names = [path.name for path in paths]
+    for longer in (below, str):
+        count = Counter(names)
+        names = [longer(path) if count[name] > 1 else name for path, name in zip(paths, names, strict=True)]
+    return names
+
+
+def row(recording: Recording, name: str) -> tuple[str, ...]:
+    """One recording as a line of COLUMNS, under a name that tells it from the others."""
     eeg = [recording.channels[number] for number in recording.of_kind("eeg")]
     bipolar = sum(channel.bipolar for channel in eeg)
     kinds = Counter(channel.kind for channel in recording.channels if channel.kind != "eeg")
     remarks = "; ".join((*recording.warnings, *recording.notices))
     return (
-        recording.path.name,
+        name,
         recording.format,
         str(len(eeg)),
         str(sum(has_place(channel) for channel in eeg)),
@@ -33,9 +49,9 @@ def row(recording: Recording) -> tuple[str, ...]:
     )
 
 
-def problem_row(problem: Problem) -> tuple[str, ...]:
+def problem_row(problem: Problem, name: str) -> tuple[str, ...]:
     """A file that is left out, as a line of COLUMNS."""
-    return (problem.path.name, "no", *["-"] * (len(COLUMNS) - 3), problem.reason)
+    return (name, "no", *["-"] * (len(COLUMNS) - 3), problem.reason)
 
 
 def seizures(recording: Recording) -> str:

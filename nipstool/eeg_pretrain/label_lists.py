@@ -24,19 +24,31 @@ def read_chb_summary(path: Path, recording: Path, fs: float) -> Found:
         if name:
             inside = Path(name[1]).stem.lower() == recording.stem.lower()
             listed = listed or inside
-        time = re.match(r"\s*Seizure\s*\d*\s*(Start|End) Time:\s*(-?\d+(?:\.\d+)?)\s*sec", text, re.I)
+        time = re.match(r"\s*Seizure\s*\d*\s*(Start|End) Time:\s*(.*?)\s*$", text, re.I)
+        if start is not None and (name or (time and time[1].lower() == "start")):
+            raise DataError(f"{path}:{line}: the seizure that starts at {start:g} s has no end")
         if not (inside and time):
             continue
+        value = _seconds(path, line, time[1].lower(), time[2])
         if time[1].lower() == "start":
-            start = float(time[2])
+            start = value
         elif start is None:
-            raise DataError(f"{path}:{line}: a seizure ends at {time[2]} s without a start")
+            raise DataError(f"{path}:{line}: a seizure ends at {value:g} s without a start")
         else:
-            if float(time[2]) < start:
-                raise end_before_start(path, line, start, float(time[2]))
-            found.append(Seizure(start, float(time[2])))
+            if value < start:
+                raise end_before_start(path, line, start, value)
+            found.append(Seizure(start, value))
             start = None
+    if start is not None:
+        raise DataError(f"{path}: the seizure that starts at {start:g} s has no end")
     return (found, []) if listed else None
+
+
+def _seconds(path: Path, line: int, what: str, text: str) -> float:
+    value = re.match(r"(-?\d+(?:\.\d+)?)\s*sec", text, re.I)
+    if value is None:
+        raise DataError(f"{path}:{line}: {what} {text!r}; expected seconds")
+    return float(value[1])
 
 
 @dataclass
@@ -58,17 +70,18 @@ def read_siena_list(path: Path, recording: Path, fs: float) -> Found:
     warnings: list[str] = []
     blocks = [b for b in _blocks(read_text(path)) if _same_file(b.file, recording.stem)]
     kind = _siena_kind(path, recording.stem)
-    found = [_seizure(block, kind, path, warnings) for block in blocks if block.start is not None]
+    found = [_seizure(block, kind, path, warnings) for block in blocks]
     return (found, warnings) if blocks else None
 
 
 def _blocks(text: str) -> list[_Block]:
     blocks: list[_Block] = []
     current = _Block()
-    for line, row in enumerate(text.splitlines(), 1):
+    for line, row in enumerate([*text.splitlines(), "seizure n"], 1):  # which ends the last block, too
         lower = row.lower().strip()
         name = re.match(r"file name\s*:\s*(\S+)", row.strip(), re.I)
         if re.match(r"seizure n", lower):
+            blocks += [current] if current.line else []  # a start without an end
             current = _Block(current.file, current.registration)
         elif name:
             if name[1] != current.file:

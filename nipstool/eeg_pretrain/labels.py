@@ -17,12 +17,17 @@ from nipstool.eeg_pretrain.recording import Recording, Seizure
 
 @dataclass(frozen=True)
 class Labels:
-    """Seizures as they are written, not clipped; and the name of the file that says so."""
+    """Seizures as they are written, not clipped; and the name of the file that says so.
+
+    `known` is false where all that is written are seizures without an onset or an end: there are some, but nobody
+    knows when, which is not a recording without seizures.
+    """
 
     seizures: tuple[Seizure, ...]
     source: str
     warnings: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
+    known: bool = True
 
 
 Reader = Callable[[Path, Path, float], "tuple[Sequence[Seizure], list[str]] | None"]
@@ -36,13 +41,23 @@ def find_labels(path: Path, fs: float, annotations: Sequence[Annotation] = ()) -
     file that contradicts itself.
     """
     for candidate, reader in _candidates(path):
-        if candidate.is_file():
+        if candidate.is_file() and candidate.stat().st_size:
             found = reader(candidate, path, fs)
             if found is not None:
-                return Labels(merged(found[0]), candidate.name, tuple(found[1]))
+                known = bool(found[0]) or not found[1]
+                return Labels(merged(found[0]), candidate.name, tuple(found[1]), known=known)
     events = [Event(a.onset_s, a.duration_s, a.text) for a in annotations]
     seizures, odd = pair_up(events, str(path))
     return Labels(merged(seizures), "annotations of the file", notices=tuple(odd)) if seizures else None
+
+
+def empty_files(path: Path) -> tuple[str, ...]:
+    """A remark for each label file of a recording that holds nothing, and so does not tell of no seizures."""
+    return tuple(
+        f"{candidate.name}: is empty; expected seizures"
+        for candidate, _ in _candidates(path)
+        if candidate.is_file() and not candidate.stat().st_size
+    )
 
 
 def _candidates(path: Path) -> Iterable[tuple[Path, Reader]]:
@@ -92,7 +107,7 @@ def with_labels(recording: Recording, labels: Labels | None) -> Recording:
     return replace(
         recording,
         seizures=tuple(kept),
-        labelled=True,
+        labelled=labels.known,
         labels_from=labels.source,
         warnings=(*recording.warnings, *labels.warnings, *told),
         notices=(*recording.notices, *labels.notices),

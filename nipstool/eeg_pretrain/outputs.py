@@ -16,6 +16,7 @@ from nipstool.eeg_pretrain.embed import Embedded
 from nipstool.eeg_pretrain.recording import Recording
 from nipstool.eeg_pretrain.szcore import Event as SzEvent
 from nipstool.eeg_pretrain.szcore import EventFile, to_text
+from nipstool.kit.errors import UsageError
 from nipstool.kit.files import AtomicFile, StrPath, is_stdio
 
 
@@ -29,11 +30,18 @@ class Detected:
     events: list[Event]
 
 
+def check_form(path: StrPath) -> None:
+    """Refuse a name of neither form before any work: UsageError. Standard output and devices have no form."""
+    plain = not is_stdio(path) and (Path(path).is_file() or not Path(path).exists())
+    if plain and Path(path).suffix not in (".npz", ".safetensors"):
+        raise UsageError(f"{path}: expected a name that ends in .npz or .safetensors")
+
+
 def write_embeddings(path: StrPath, found: Sequence[tuple[str, Embedded]], *, force: bool) -> int:
     """Rows of all recordings: embeddings [N, d], start, end [N] in seconds, file [N], files (names). Returns N.
 
-    A name that ends in .safetensors gets that, every other one an .npz. In .safetensors, which has no text, the
-    names of the files stand in the metadata under "eeg-pretrain", one a line after the notice.
+    A name that ends in .safetensors gets that, every other one (see check_form) an .npz. In .safetensors, which
+    has no text, the names of the files stand in the metadata under "eeg-pretrain", one a line after the notice.
     """
     rows = np.concatenate([one.embeddings for _, one in found])
     arrays = {

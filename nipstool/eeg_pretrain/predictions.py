@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nipstool.eeg_pretrain.discover import find, subject_of
+from nipstool.eeg_pretrain.discover import find, set_aside, subject_of
 from nipstool.eeg_pretrain.evaluation import WINDOW_S, Judged, event_scores, window_count
 from nipstool.eeg_pretrain.label_tables import read_events
 from nipstool.eeg_pretrain.labels import merged
@@ -53,7 +53,8 @@ def references(
     unlabelled = [recording.path.name for recording in found.recordings if not recording.labelled]
     known = {reference.stem for reference in named}
     problems = list(found.problems)
-    for path in _event_files(folders):
+    files, skipped = _event_files(folders)
+    for path in files:
         if stem_of(path) not in known and not (
             unlabelled and stem_of(path) in map(stem_of, map(Path, unlabelled))
         ):
@@ -62,14 +63,24 @@ def references(
             except NipsError as error:
                 missing, reason = isinstance(error, InputMissingError), str(error).removeprefix(f"{path}: ")
                 problems.append(Problem(path, reason, missing, named=path in folders))
-    return sorted(named, key=lambda one: one.stem), Found(found.recordings, problems), unlabelled
+    return (
+        sorted(named, key=lambda one: one.stem),
+        Found(found.recordings, problems, tuple(dict.fromkeys((*found.skipped, *skipped)))),
+        unlabelled,
+    )
 
 
-def _event_files(paths: Sequence[Path]) -> list[Path]:
-    found = []
+def _event_files(paths: Sequence[Path]) -> tuple[list[Path], list[Path]]:
+    """Files that were named or lie in folders, and the folders of derivatives or sources that hold more."""
+    found, skipped = [], []
     for path in paths:
-        found += sorted(path.rglob("*_events.tsv")) if path.is_dir() else [path] * (path.suffix.lower() == ".tsv")
-    return found
+        for file in sorted(path.rglob("*_events.tsv")) if path.is_dir() else [path]:
+            aside = set_aside(file, path)
+            if aside is not None:
+                skipped += [aside] * (aside not in paths)
+            elif file.suffix.lower() == ".tsv":
+                found.append(file)
+    return found, skipped
 
 
 def stem_of(path: Path) -> str:
@@ -96,6 +107,8 @@ def _from_events(path: Path) -> Reference:
     length = read_file(path).duration_s
     if labels is None:
         raise DataError(f"{path}: tells no seizures; expected the columns of SzCORE")
+    if not labels[0] and labels[1]:
+        raise DataError(f"{path}: {labels[1][0]}")
     if length is None:
         raise DataError(f"{path}: does not say how long the recording is (recordingDuration)")
     return Reference(stem_of(path), subject_of(path), length, merged(labels[0]))

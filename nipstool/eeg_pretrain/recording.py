@@ -174,10 +174,11 @@ class Problem:
 
 @dataclass(frozen=True)
 class Found:
-    """What discovery gives: recordings in the order of their paths, and the files that are left out."""
+    """What discovery gives: recordings in the order of their paths, files left out, folders not looked through."""
 
     recordings: list[Recording]
     problems: list[Problem]
+    skipped: tuple[Path, ...] = ()
 
 
 def as_plain(recording: Recording) -> dict[str, Any]:

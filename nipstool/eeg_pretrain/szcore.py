@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
-from nipstool.eeg_pretrain.label_tables import ONSETS, columns_of, number, rows_of
+from nipstool.eeg_pretrain.label_tables import ONSETS, columns_of, number, rows_of, seconds
 from nipstool.eeg_pretrain.label_words import end_before_start, is_seizure
 from nipstool.kit.errors import DataError
 
@@ -71,8 +71,8 @@ def _confidence(value: float) -> str:
 def read_file(path: Path) -> EventFile:
     """The seizures of a file, those that touch not joined. Lines of background and without an onset are no events.
 
-    Raises InputMissingError where it cannot be read; DataError where it has no column for the onset, a duration is
-    missing or negative, or a confidence is outside [0, 1], with the line.
+    Raises InputMissingError where it cannot be read; DataError where it has no column for the onset, an onset is
+    no number, a duration is missing or negative, or a confidence is outside [0, 1], with the line.
     """
     if not any(name in ONSETS for name in columns_of(path)):
         raise DataError(f"{path}: has no column for the onset; expected {', '.join(COLUMNS)}")
@@ -81,10 +81,11 @@ def read_file(path: Path) -> EventFile:
     for line, row in rows_of(path):
         length = number(row.get("recordingduration")) if length is None else length
         start = _time(row.get("datetime")) if start is None else start
-        onset = number(next((row[name] for name in ONSETS if name in row), None))
-        if onset is None or not is_seizure(row.get("eventtype") or row.get("trial_type") or "sz"):
+        if not is_seizure(row.get("eventtype") or row.get("trial_type") or "sz"):
             continue
-        events.append(_event(path, line, row, onset))
+        onset = seconds(path, line, "onset", next((row[name] for name in ONSETS if name in row), ""))
+        if onset is not None:
+            events.append(_event(path, line, row, onset))
     return EventFile(tuple(sorted(events, key=lambda e: e.onset_s)), length, start)
 
 

@@ -25,7 +25,7 @@ from nipstool.eeg_pretrain.run_folder import CHECKPOINT
 from nipstool.eeg_pretrain.start import initialise
 from nipstool.eeg_pretrain.state_file import load_tensors, save_tensors
 from nipstool.eeg_pretrain.targets import Targets
-from nipstool.kit.errors import NipsError, UsageError
+from nipstool.kit.errors import DataError, NipsError, UsageError
 from nipstool.kit.progress import Progress, silent
 from nipstool.kit.records import to_json
 
@@ -243,9 +243,11 @@ def train(
 ) -> Trained:
     """Train to the end, with a log and checkpoints in `folder`.
 
-    Raises UsageError where a checkpoint belongs to other settings, NipsError where the run diverges.
+    Raises UsageError where a checkpoint belongs to other settings, DataError where its log is cut, NipsError where
+    the run diverges.
     """
     kept = trainer.load(folder, told, settings) if resume and (folder / CHECKPOINT).exists() else 0
+    _check_log(folder / LOG, kept)
     log = _Log(folder / LOG, kept) if ranks.rank() == 0 else None
     recipe = trainer.recipe
     while trainer.step < recipe.steps and not trainer.stopped:
@@ -261,6 +263,15 @@ def train(
     if trainer.best:
         model.load_state_dict(trainer.best)
     return Trained(model, trainer.step, trainer.skipped, trainer.stopped, trainer.validation)
+
+
+def _check_log(path: Path, kept: int) -> None:
+    """On every rank, so that none waits for one that has stopped."""
+    size = path.stat().st_size if path.exists() else 0
+    if size < kept:
+        raise DataError(
+            f"{path}: holds {size} bytes; expected the {kept} of the checkpoint, or start anew without --resume"
+        )
 
 
 class _Log:

@@ -38,7 +38,7 @@ def opened(voice: Voice, data: Sequence[str], *, none_is_fine: bool = False) -> 
     """The recordings of DATA; what '-' was copied to lives as long as the block.
 
     Files that are left out are warned of. Raises DataError or InputMissingError where nothing is left, unless
-    `none_is_fine`: then nothing is said either.
+    `none_is_fine`: then nothing is said of files either.
     """
     with ExitStack() as stack:
         names = [str(stack.enter_context(spooled_input(name))) if name == "-" else name for name in data]
@@ -50,6 +50,7 @@ def opened(voice: Voice, data: Sequence[str], *, none_is_fine: bool = False) -> 
             replace(r, path=Path("-"), subject="-") if r.path in spooled else r for r in found.recordings
         ]
         found = replace(found, recordings=recordings, problems=problems)
+        warn_skipped(voice, found)
         if not none_is_fine:
             _refuse_nothing(found, data)
             warn_problems(voice, found)
@@ -66,6 +67,12 @@ def warn_problems(voice: Voice, found: Found) -> None:
     """A line for each file that is left out."""
     for problem in found.problems:
         voice.warn(f"{problem.path}: {problem.reason}")
+
+
+def warn_skipped(voice: Voice, found: Found) -> None:
+    """A line for each folder that is not looked through."""
+    for folder in found.skipped:
+        voice.warn(f"{folder}: is not read, being no raw data; name it to read it")
 
 
 def raise_failure(found: Found, data: Sequence[str], strict: bool) -> None:
@@ -117,6 +124,7 @@ def judge_predictions(voice: Voice, target: str, data: Sequence[str]) -> tuple[d
     told = read_predictions(Path(target))
     with voice.progress("read") as show:
         known, found, unlabelled = references(list(data), show)
+    warn_skipped(voice, found)
     failed = failure(found, data)
     if failed is not None and found.problems and not known:
         raise failed

@@ -26,6 +26,8 @@ from nipstool.filter_nbf.weights import Tempering, weigh
 POINTS = 16  # of the grid for a stage's exponent, a power of two
 SMALL = 1 << 12  # log weights up to which all of them are tried at once
 LOST_AFTER = 3  # collapses in a row until the prior is asked again
+IMPLAUSIBLE = -100.0  # nats for each value observed: fourteen standard deviations, whatever sane unit it has
+ALONE = 2.0  # effective particles below which a row was explained by one of them by chance
 INFLATION = 2.0  # of the kernel after a collapse, in Silverman's bandwidths
 
 
@@ -72,6 +74,8 @@ class Outcome:
     loglik: log p(y_t | y_1:t-1), -inf where every particle is impossible.
     stages: of the update, 0 where y is missing.
     off_family: how far outside its family the belief was that was regenerated, 1 at the alarm, NaN if not known.
+    surprised: the prediction did not explain y. Stages of an update leave many particles whatever y is, so it is
+    told by how few one stage would have left, and by the evidence.
     """
 
     loglik: np.ndarray
@@ -80,6 +84,7 @@ class Outcome:
     off_family: np.ndarray
     missing: np.ndarray
     collapsed: np.ndarray
+    surprised: np.ndarray
 
 
 def alive_at_least(belief: Belief, settings: Settings) -> float:
@@ -187,7 +192,7 @@ def _weight(
     if not y.size or (has_gaps(y) and np.isnan(y).all()):
         nothing = np.zeros(len(y))
         none = np.zeros(len(y), dtype=bool)
-        return cloud, Outcome(nothing, nothing.astype(int), regenerated, off_family, ~none, none)
+        return cloud, Outcome(nothing, nothing.astype(int), regenerated, off_family, ~none, none, none)
     loglik, told = dynamics.log_likelihood(y, cloud.x, u)
     logw, gain, ess = weigh(cloud.logw + loglik)
     stages = told.astype(int)
@@ -206,7 +211,8 @@ def _weight(
         lost = np.flatnonzero(dead)
         part = Cloud(cloud.x[lost], cloud.logw[lost], cloud.ess[lost])
         found = _put(found, lost, _revive(dynamics, part, draws.take(lost), collapses[lost] + 1))
-    return found, Outcome(gain, stages, regenerated, off_family, ~told, dead)
+    surprised = (ess < ALONE) & (gain < IMPLAUSIBLE * (~np.isnan(y)).sum(-1))
+    return found, Outcome(gain, stages, regenerated, off_family, ~told, dead, surprised)
 
 
 def _temper(

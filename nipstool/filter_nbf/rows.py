@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import os
@@ -14,6 +13,7 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import Any, BinaryIO
 
+from nipstool.filter_nbf import header
 from nipstool.kit.errors import DataError
 
 CHUNK = 1 << 18
@@ -26,7 +26,7 @@ KNOWN = ("t", "id", "obs", "control", "truth")
 class Row:
     """One line: t in seconds (None: one after the last), track, y (m) and u (k; None: as before), NaN = missing.
 
-    `told_t` and `told_id` are what the line said, to be repeated in the answer.
+    `told_t` and `told_id` are what the line said, to be repeated in the answer. dated: t was a date.
     """
 
     t: float | None
@@ -35,6 +35,7 @@ class Row:
     u: list[float] | None
     told_t: Any
     told_id: Any
+    dated: bool = False
 
 
 def readable_lines(source: BinaryIO) -> Iterator[list[bytes]]:
@@ -77,12 +78,13 @@ def _reader(source: BinaryIO) -> tuple[Any, Any]:
 
 
 class RowReader:
-    """Turns lines into rows. CSV is told by a first line that is no JSON object; its names are then its header.
+    """Turns lines into rows. CSV is told by a first line that is a header, of whatever names.
 
     Args:
         obs_names, control_names: of the model, in order.
         columns: field ("t", "id", an observation or a control) -> the name it has in the input. What is not named
-            in it keeps its own name; where it is given at all, other columns are let be.
+            in it keeps its own name; where it is given at all, other columns are let be, and a CSV must have
+            those it names.
     """
 
     def __init__(
@@ -94,34 +96,31 @@ class RowReader:
             if field not in self._names:
                 raise DataError(f"--columns {field}: expected one of {', '.join(self._names)}")
         self._names |= columns or {}
-        self._lenient = bool(columns)
+        self._mapped = tuple(columns or {})
         self._allowed = {*KNOWN, *self._names.values()}
         self._header: list[str] | None = None
         self._is_csv: bool | None = None
 
     def row(self, line: bytes) -> Row | None:
-        """The row of a line; None for a blank one and for a CSV header. Raises DataError, without its place."""
+        """The row of a line; None for a blank one and for a CSV header. Raises DataError, without its place.
+
+        A HeaderError is one that no later line can mend.
+        """
         text = _decoded(line)
         if not text:
             return None
         if self._is_csv is None:
-            self._is_csv = not text.startswith("{") and any(name in text for name in self._names.values())
+            self._is_csv = header.is_header(text, self._names)
         if not self._is_csv:
             return self._from_record(_object(text))
-        fields = _fields(text)
         if self._header is None:
-            self._header = self._checked_header(fields)
+            wanted = (*self.obs_names, *self.control_names)
+            self._header = header.checked(text, self._names, wanted, mapped=self._mapped)
             return None
+        fields = header.split(text)
         if len(fields) != len(self._header):
             raise DataError(f"has {len(fields)} fields, the header {len(self._header)}")
         return self._from_record(dict(zip(self._header, fields, strict=True)))
-
-    def _checked_header(self, fields: list[str]) -> list[str]:
-        header = [field.strip().removeprefix("obs.").removeprefix("control.") for field in fields]
-        for name in header:
-            if name not in self._allowed and not self._lenient:
-                raise DataError(f"unknown column {name!r}{self._hint(name)}")
-        return header
 
     def _hint(self, name: str) -> str:
         near = get_close_matches(name, self._allowed, n=1)
@@ -129,7 +128,7 @@ class RowReader:
 
     def _from_record(self, record: dict[str, Any]) -> Row:
         obs, control = record.get("obs"), record.get("control")
-        if not record.keys() <= self._allowed and not self._lenient:
+        if not record.keys() <= self._allowed and not self._mapped:
             name = next(key for key in record if key not in self._allowed)
             raise DataError(f"unknown field {name!r}{self._hint(name)}")
         y = self._vector(record, obs, self.obs_names, "obs")
@@ -144,7 +143,10 @@ class RowReader:
         told_t, told_id = record.get(self._names["t"]), record.get(self._names["id"])
         if told_id is not None and not isinstance(told_id, str | int | float):
             raise DataError(f"id is {_shown(told_id)}, expected text or a number")
-        return Row(_time(told_t), "" if told_id is None else str(told_id), y, u, told_t, told_id)
+        t, dated = _time(told_t)
+        if self._is_csv and isinstance(told_t, str) and t is not None and not dated:
+            told_t = _as_number(told_t, t)
+        return Row(t, "" if told_id is None else str(told_id), y, u, told_t, told_id, dated)
 
     def _vector(self, record: dict[str, Any], given: Any, names: Sequence[str], what: str) -> list[float]:
         if given is None:
@@ -168,13 +170,6 @@ def _decoded(line: bytes) -> str:
         return line.decode("utf-8-sig").strip()
     except UnicodeDecodeError as error:
         raise DataError(f"is not UTF-8: {error.reason} at byte {error.start}") from error
-
-
-def _fields(text: str) -> list[str]:
-    try:
-        return next(csv.reader([text], strict=True))
-    except (csv.Error, StopIteration) as error:
-        raise DataError(f"invalid CSV ({error})") from error
 
 
 def _object(text: str) -> dict[str, Any]:
@@ -208,15 +203,22 @@ def _number(value: Any, name: str) -> float:
     raise DataError(f"{name} is {_shown(value)}, expected a finite number")
 
 
-def _time(value: Any) -> float | None:
-    """Seconds, from a number or ISO 8601 (UTC where it names no zone)."""
+def _time(value: Any) -> tuple[float | None, bool]:
+    """Seconds, from a number or ISO 8601 (UTC where it names no zone), and whether it was the latter."""
     if value is None or value == "":
-        return None
+        return None, False
     if isinstance(value, str):
         with suppress(ValueError, OverflowError):
             when = datetime.fromisoformat(value)
-            return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+            return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp(), True
     seconds = _number(value, "t")
     if math.isnan(seconds):
         raise DataError("t is NaN, expected seconds or ISO 8601")
-    return seconds
+    return seconds, False
+
+
+def _as_number(text: str, value: float) -> int | float:
+    """The number of a text as JSON would have it: 7 and not 7.0 where that was written."""
+    with suppress(ValueError):
+        return int(text)
+    return value

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from nipstool.filter_nbf.answers import Contents
+from nipstool.filter_nbf.dates import date_watch
 from nipstool.filter_nbf.pictures import Recorder, save_recording
 from nipstool.filter_nbf.rows import RowReader
 from nipstool.filter_nbf.state import save_state
 from nipstool.filter_nbf.stream import Tally, filter_stream
-from nipstool.filter_nbf.tracks import Tracks
+from nipstool.filter_nbf.tracks import Answer, Tracks
 
 
 @dataclass(frozen=True)
@@ -36,9 +37,20 @@ def run_session(
     label: str,
     contents: Contents,
     stop_on_error: bool = False,
+    note: Callable[[str], None],
 ) -> Tally:
-    """`filter_stream`, with its arguments and errors; afterwards, whatever happened, the state and the picture."""
+    """`filter_stream`, with its arguments and errors; afterwards, whatever happened, the state and the picture.
+
+    `note` takes lines for people: that dates are taken for steps.
+    """
     recorder = Recorder(tracks.dynamics.positions[:2])
+    watch = date_watch(tracks.dynamics.label, note)
+
+    def observe(answers: Sequence[Answer]) -> None:
+        watch(answers)
+        if leavings.plot is not None:
+            recorder(answers)
+
     with ExitStack() as stack:
         if leavings.state is not None:
             stack.callback(save_state, leavings.state, tracks, belief=leavings.kind, force=leavings.force)
@@ -52,5 +64,5 @@ def run_session(
             label=label,
             contents=contents,
             stop_on_error=stop_on_error,
-            observe=recorder if leavings.plot is not None else None,
+            observe=observe,
         )

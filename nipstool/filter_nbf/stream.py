@@ -10,6 +10,7 @@ from typing import BinaryIO
 import numpy as np
 
 from nipstool.filter_nbf.answers import Contents, as_line, lines_of
+from nipstool.filter_nbf.header import HeaderError
 from nipstool.filter_nbf.rows import Row, RowReader, readable_lines
 from nipstool.filter_nbf.tracks import Answer, Tracks
 from nipstool.kit.errors import DataError
@@ -54,7 +55,8 @@ def filter_stream(
         observe: sees the answers of every wave.
 
     Raises:
-        DataError: the first bad line, with its number, where `stop_on_error`; else such a line is answered with
+        DataError: the header of a CSV that cannot be used; the first bad line, with its number, where
+            `stop_on_error`; else such a line is answered with
             the event "skipped" (or "failed", where the model could not use it) and the stream goes on.
     """
     tally = Tally()
@@ -115,6 +117,8 @@ def _parse(
         number = tally.lines + place + 1
         try:
             row = reader.row(line)
+        except HeaderError as error:
+            raise HeaderError(f"{label}: {error}") from error
         except DataError as error:
             tally.fault("skipped", label, number, str(error))
             if stop_on_error:

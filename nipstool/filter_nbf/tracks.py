@@ -36,7 +36,7 @@ class Track:
 
 @dataclass
 class Answer:
-    """What a row did to its track. `event` is None, missing, collapsed, off_family, late or failed."""
+    """What a row did to its track. `event` is None, missing, collapsed, off_family, surprise, late or failed."""
 
     row: Row
     track: Track | None = None
@@ -192,4 +192,6 @@ class Tracks:
             answer.event = "collapsed"
         elif answer.off_family > 1.0:
             answer.event = "off_family"
+        elif outcome.surprised[b]:
+            answer.event = "surprise"
         self.tracks[answer.row.track] = track

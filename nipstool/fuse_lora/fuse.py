@@ -25,7 +25,7 @@ from nipstool.fuse_lora.plan import Unit, make_units
 from nipstool.fuse_lora.report import ModuleReport, Totals, totals, warnings_about
 from nipstool.fuse_lora.targets import Style, make_blocks
 from nipstool.fuse_lora.work import limit_energies, mark_copy, work
-from nipstool.fuse_lora.writing import open_output
+from nipstool.fuse_lora.writing import check_name, open_output
 from nipstool.kit.errors import UsageError
 from nipstool.kit.files import STDIO, check_output, is_stdio, sha256, spooled_input
 from nipstool.kit.progress import Progress, silent
@@ -81,7 +81,7 @@ def fuse(
     Args:
         content: the LoRA that is projected; "-" reads standard input.
         styles: the LoRAs whose input subspace is protected; several: the union of their subspaces (ours).
-        output: a .safetensors file, a folder where the format is peft, or "-".
+        output: a .safetensors file, a folder (of another name) where the format is peft, or "-".
         mu: strength; 0 is the plain sum, math.inf the hard projection, None chooses it per module by `leak`.
         leak: with mu None, the share of the content's energy that may stay on the style's directions.
         k, energy: protect only the k strongest style directions, or those that hold this share of its energy.
@@ -210,6 +210,7 @@ def run(
             for path, given in zip(paths, inputs, strict=True)
         ]
         style = choose_style(adapters, format, limits.rank)
+        check_name(output, style.format)
         check_output(
             output, inputs=[p for p in inputs if str(p) != STDIO], force=force, folder=style.format == "peft"
         )

@@ -15,10 +15,17 @@ from nipstool.fuse_lora.job import Job
 from nipstool.fuse_lora.metadata import HASHES, config_text, describe, legacy_hash, peft_config
 from nipstool.fuse_lora.output import Spec, copied, specs_of
 from nipstool.fuse_lora.targets import Block
+from nipstool.kit.errors import UsageError
 from nipstool.kit.files import AtomicFile, AtomicFolder
 from nipstool.kit.parts import told_as
 from nipstool.kit.tensors import TensorWriter, encode_header, torch_dtype
 
+SUFFIXES = (".safetensors", ".sft", ".st", ".bin", ".pt", ".pth", ".ckpt")
+OTHER_SUFFIXES = (
+    *(".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".svg", ".pdf"),
+    *(".json", ".jsonl", ".ndjson", ".yaml", ".yml", ".toml", ".csv", ".tsv", ".txt", ".md", ".html", ".log"),
+    *(".npy", ".npz", ".gguf", ".onnx", ".h5", ".pkl", ".zip", ".gz", ".zst", ".tar", ".py"),
+)
 PEFT_FILES = ("adapter_model.safetensors", "adapter_config.json")
 
 
@@ -33,6 +40,19 @@ class Output:
         """Write a tensor, in the dtype and shape announced for its key."""
         dtype, shape = self.specs[key]
         self.writer.write(key, tensor.to(torch_dtype(dtype)).reshape(shape))
+
+
+def check_name(output: str | Path, format: str) -> None:
+    """UsageError where an output's name ends like something else than what its format is written as."""
+    suffix = Path(output).suffix.lower()
+    if format == "peft" and suffix in (*SUFFIXES, *OTHER_SUFFIXES):
+        raise UsageError(
+            f"{output}: {format} is written as a folder; expected a name without {suffix}, or another --format"
+        )
+    if format != "peft" and suffix in OTHER_SUFFIXES:
+        raise UsageError(
+            f"{output}: {format} is written as a safetensors file; expected a name that ends in .safetensors"
+        )
 
 
 @contextmanager

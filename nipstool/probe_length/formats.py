@@ -2,7 +2,8 @@
 
 A file is JSON lines, one JSON array or plain text, gzipped or not. A record is {"prompt", "response"},
 {"prompt_ids", "response_ids"}, {"messages"}, ShareGPT {"conversations"}, Alpaca {"instruction", "input", "output"}
-or {"question", "answer"}. Other keys that are read: id, group, dataset, finish_reason, cap, n_response, weight.
+or {"question", "answer"}. Other keys that are read: id, group, dataset, finish_reason, cap, n_response, weight,
+arrival.
 """
 
 from __future__ import annotations
@@ -26,6 +27,16 @@ Fault = Callable[[str], None]
 FORMATS = ("auto", "text", "ids", "messages", "sharegpt", "alpaca", "qa", "plain")
 CUT = {"length", "max_tokens", "max_length", "max_new_tokens", "model_length"}  # finish reasons of a cut answer
 _ROLES = {"human": "user", "user": "user", "gpt": "assistant", "assistant": "assistant", "bot": "assistant"}
+_LAYOUTS = {  # in the order in which they are looked for: the key of the prompt, those of the response
+    "ids": ("prompt_ids", ("response_ids", "response")),
+    "text": ("prompt", ("response", "response_ids")),
+    "plain": ("prompt", ("response", "response_ids")),
+    "messages": ("messages", ("chosen",)),
+    "sharegpt": ("conversations", ("chosen",)),
+    "alpaca": ("instruction", ("output", "response")),
+    "qa": ("question", ("answer", "response")),
+}
+_ANSWER_WORDS = ("completion", "output", "answer", "response", "generation", "text")  # likely keys of a response
 _GZIP = b"\x1f\x8b"
 _DOCUMENT_MARK = "<|endoftext|>"
 
@@ -58,6 +69,7 @@ class Example:
     cap: int | None = None
     n_response: int | None = None
     weight: float = 1.0
+    arrival: Any = None  # passed on as it is
 
 
 def read_examples(path: str | Path, layout: Layout, *, responses: bool, fault: Fault) -> Iterator[Example]:
@@ -74,7 +86,7 @@ def read_examples(path: str | Path, layout: Layout, *, responses: bool, fault: F
         try:
             found = to_example(record, where, layout, dataset)
             if responses and not found.response:
-                raise DataError(f"{found.where}: the response is empty")
+                raise DataError(f"{found.where}: {_no_response(found, record, layout)}")
         except DataError as error:
             fault(str(error))
             continue
@@ -164,6 +176,8 @@ def to_example(record: Any, where: str, layout: Layout, dataset: str) -> Example
         raise DataError(f"{where}: expected a JSON object, found {type(record).__name__}")
     named = {**record, **{key: field_of(record, name, where) for key, name in layout.fields.items()}}
     prompt, response = _pair(named, where, layout.format)
+    if "response" in layout.fields:
+        response = _checked(named["response"], "response", where, optional=True)
     if prompt == "" or prompt == []:
         raise DataError(f"{where}: the prompt is empty")
     group = field_of(record, layout.group, where) if layout.group else record.get("group")
@@ -181,26 +195,50 @@ def to_example(record: Any, where: str, layout: Layout, dataset: str) -> Example
         cap=_count(record, "cap", where),
         n_response=_count(record, "n_response", where),
         weight=float(weight),
+        arrival=record.get("arrival"),
     )
+
+
+def _no_response(found: Example, record: Any, layout: Layout) -> str:
+    """What to say of a record without a response: it is empty, or no key that is read holds one."""
+    if found.response is not None or not isinstance(record, dict) or "response" in layout.fields:
+        return "the response is empty"
+    named = {**record, **dict.fromkeys(layout.fields)}
+    _, keys = _LAYOUTS[_layout_of(named, layout.format) or "text"]
+    if any(key in record for key in keys):
+        return "the response is empty"
+    wanted = " or ".join(dict.fromkeys(("response", *keys))).replace(
+        "chosen", "a turn of the assistant after the prompt"
+    )
+    free = [key for key in _ANSWER_WORDS if key not in layout.fields.values()]
+    likely = [key for key in free if record.get(key) and isinstance(record[key], str | list)]
+    told = f"expected a {wanted}; found the keys {', '.join(map(str, record))}"
+    return f"{told}; --field response={likely[0] if likely else 'KEY'}"
 
 
 def _pair(record: Mapping[str, Any], where: str, format: str) -> tuple[Any, Any]:
     """(prompt, response) of the first layout whose keys are there, or of the one that was named."""
-    layouts: dict[str, tuple[str, Callable[[Mapping[str, Any], str], tuple[Any, Any]]]] = {
-        "ids": ("prompt_ids", _ids),
-        "text": ("prompt", _text),
-        "plain": ("prompt", _text),
-        "messages": ("messages", _messages),
-        "sharegpt": ("conversations", _messages),
-        "alpaca": ("instruction", _alpaca),
-        "qa": ("question", _qa),
+    readers: dict[str, Callable[[Mapping[str, Any], str], tuple[Any, Any]]] = {
+        "ids": _ids,
+        "text": _text,
+        "plain": _text,
+        "messages": _messages,
+        "sharegpt": _messages,
+        "alpaca": _alpaca,
+        "qa": _qa,
     }
-    for name, (key, read) in layouts.items():
-        if key in record and format in ("auto", name):
-            return read(record, where)
+    found = _layout_of(record, format)
+    if found is not None:
+        return readers[found](record, where)
     wanted = "a prompt, prompt_ids, messages, conversations, instruction or question"
-    wanted = wanted if format == "auto" else f"{layouts[format][0]!r}"
+    wanted = wanted if format == "auto" else f"{_LAYOUTS[format][0]!r}"
     raise DataError(f"{where}: expected {wanted}; found the keys {', '.join(map(str, record)) or 'none'}")
+
+
+def _layout_of(record: Mapping[str, Any], format: str) -> str | None:
+    """The name of the first layout whose prompt is there, or of the one that was named."""
+    names = (name for name, (key, _) in _LAYOUTS.items() if key in record and format in ("auto", name))
+    return next(names, None)
 
 
 def _ids(record: Mapping[str, Any], where: str) -> tuple[list[int], Any]:
@@ -226,7 +264,7 @@ def _text(record: Mapping[str, Any], where: str) -> tuple[Any, Any]:
 
 def _alpaca(record: Mapping[str, Any], where: str) -> tuple[str, Any]:
     parts = [_checked(record.get(key) or "", key, where) for key in ("instruction", "input")]
-    output = _checked(record.get("output"), "output", where, optional=True)
+    output = _checked(record.get("output", record.get("response")), "output", where, optional=True)
     return "\n".join(part for part in parts if part), output
 
 

@@ -79,7 +79,10 @@ class Predictor:
         return {"prompt_tokens": prompt, **record, "layer": self.probe.first.layer}
 
     def records(self, examples: Sequence[Example | str]) -> list[dict[str, Any] | DataError]:
-        """For each example its record, or what is wrong with it; a text is a line that could not be read."""
+        """For each example its record, or what is wrong with it; a text is a line that could not be read.
+
+        The id is passed on, and n_response and arrival where the example has them: a schedule takes both.
+        """
         ids: dict[int, list[int]] = {}
         found: list[dict[str, Any] | DataError] = [{} for _ in examples]
         for i, example in enumerate(examples):
@@ -92,7 +95,8 @@ class Predictor:
         for i, record in zip(ids, self.answers(list(ids.values())) if ids else [], strict=True):
             example = examples[i]
             assert isinstance(example, Example)
-            found[i] = {"id": example.id, **record}
+            known = {"n_response": example.n_response, "arrival": example.arrival}
+            found[i] = {"id": example.id, **record, **{k: v for k, v in known.items() if v is not None}}
         return found
 
     @property

@@ -89,10 +89,7 @@ def read_lengths(path: str | Path) -> Lengths:
     def fault(told: str) -> None:
         raise DataError(told)
 
-    rows = [
-        (_number(record, where, "n_response"), _number(record, where, "predicted", "p50"), _arrival(record, where))
-        for where, record in read_records(path, Layout(), fault)
-    ]
+    rows = [_row(record, where) for where, record in read_records(path, Layout(), fault)]
     told = "stdin" if path == "-" else str(path)
     if len(rows) < 2:
         raise DataError(f"{told}: has {len(rows)} answers; expected several")
@@ -107,17 +104,27 @@ def read_lengths(path: str | Path) -> Lengths:
     return Lengths(tokens[order], predicted[order], np.array(known)[order])
 
 
-def _number(record: Any, where: str, *names: str) -> float:
+def _row(record: Any, where: str) -> tuple[float, float, float | None]:
+    """(true tokens, predicted tokens, seconds of arrival) of a record."""
     if not isinstance(record, dict):
         raise DataError(f"{where}: expected a JSON object")
-    found = next((record[name] for name in names if name in record), None)
+    predicted = next((name for name in ("predicted", "p50") if record.get(name) is not None), None)
+    if predicted is None:
+        raise DataError(f"{where}: no predicted or p50; expected the predicted number of tokens")
+    if record.get("n_response") is None:
+        wanted = f"the number of tokens that the answer had, beside {predicted}"
+        raise DataError(f"{where}: no n_response; expected {wanted} (predict passes it on)")
+    tokens = _number(record, where, "n_response", "a number of tokens")
+    expected = _number(record, where, predicted, "a number of tokens")
+    arrival = None if record.get("arrival") is None else _number(record, where, "arrival", "seconds")
+    return tokens, expected, arrival
+
+
+def _number(record: dict[str, Any], where: str, name: str, wanted: str) -> float:
+    found = record[name]
     if isinstance(found, bool) or not isinstance(found, int | float) or not 0 <= found < 1e12:
-        raise DataError(f"{where}: {' or '.join(names)} is {found!r}; expected a number of tokens")
+        raise DataError(f"{where}: {name} is {found!r}; expected {wanted}")
     return float(found)
-
-
-def _arrival(record: dict[str, Any], where: str) -> float | None:
-    return None if record.get("arrival") is None else _number(record, where, "arrival")
 
 
 def schedule(

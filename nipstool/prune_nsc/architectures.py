@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from nipstool.prune_nsc.inventory import Architecture, Layer, Matrix, bytes_a_va
 if TYPE_CHECKING:
     from torch import nn
 
+MOST_TOLD = 8  # fields, in a message
 _LAYER = re.compile(r"^(.*?\.\d+)\.")
 _QKV = re.compile(r"(qkv|c_attn|query_key_value|in_proj)", re.IGNORECASE)
 _HALVES = re.compile(r"(gate_up|w12|fc1_gate)", re.IGNORECASE)
@@ -26,17 +28,23 @@ _HALVES = re.compile(r"(gate_up|w12|fc1_gate)", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Candidate:
-    """An architecture, what was read to know it, and its checkpoint folder where there is one."""
+    """An architecture, what was read to know it and where, and its checkpoint folder where there is one.
+
+    `entry` is the place in the array that a file holds, None where it holds none.
+    """
 
     architecture: Architecture
     record: Mapping[str, Any]
+    told: str
+    entry: int | None = None
     folder: str | None = None
 
 
 def read_architectures(word: str) -> Iterator[Candidate]:
     """What an argument of the command holds; '-' is standard input. Raises DataError, InputMissingError."""
     if not is_stdio(word) and Path(word).is_dir():
-        yield _from_config(read_config_json(word), word, word)
+        raw = read_config_json(word)
+        yield Candidate(_of_config(raw, word), raw, word, folder=word)
         return
     with spooled_input(word) as path:
         told = "standard input" if is_stdio(word) else word
@@ -44,12 +52,12 @@ def read_architectures(word: str) -> Iterator[Candidate]:
             text = path.read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             raise DataError(f"{told}: is no UTF-8 text: {error}") from error
-    for place, value in _values(text, told):
-        yield _candidate(value, place)
+    for place, entry, value in _values(text, told):
+        yield _candidate(value, place, entry)
 
 
-def _values(text: str, told: str) -> Iterator[tuple[str, Any]]:
-    """Each JSON value with the place it was found at: one document, an array's items, or lines."""
+def _values(text: str, told: str) -> Iterator[tuple[str, int | None, Any]]:
+    """Each JSON value with the file or line it was found at, and its place in an array."""
     if not text.strip():
         raise DataError(f"{told}: is empty; expected JSON")
     try:
@@ -58,45 +66,71 @@ def _values(text: str, told: str) -> Iterator[tuple[str, Any]]:
         yield from _lines(text, told)
         return
     if not isinstance(document, list):
-        yield told, document
+        yield told, None, document
     elif not document:
         raise DataError(f"{told}: an empty array; expected architectures")
     else:
-        yield from ((f"{told}#{i}", item) for i, item in enumerate(document))
+        yield from ((told, i, item) for i, item in enumerate(document))
 
 
-def _lines(text: str, told: str) -> Iterator[tuple[str, Any]]:
+def _lines(text: str, told: str) -> Iterator[tuple[str, None, Any]]:
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
         try:
-            yield f"{told}:{number}", json.loads(line)
+            yield f"{told}:{number}", None, json.loads(line)
         except (ValueError, RecursionError) as error:
             raise DataError(f"{told}:{number}: is no JSON: {error}") from error
 
 
-def _candidate(value: Any, place: str) -> Candidate:
+def _candidate(value: Any, told: str, entry: int | None) -> Candidate:
+    place = told if entry is None else f"{told}#{entry}"
     if is_record(value):
         name = str(value["id"]) if "id" in value else place
-        return Candidate(read_record(value, name), value)
+        return Candidate(read_record(value, name), value, told, entry)
     if isinstance(value, dict) and isinstance(value.get("model_type"), str):
-        return _from_config(value, place, None)
+        return Candidate(_of_config(value, place), value, told, entry)
     raise DataError(f"{place}: expected a config.json with a model_type, or a FlexiBERT record")
 
 
-def _from_config(raw: Mapping[str, Any], told: str, folder: str | None) -> Candidate:
-    config = to_config(raw, told)
-    return Candidate(architecture_of(skeleton(config, told), told), raw, folder)
+def _of_config(raw: Mapping[str, Any], told: str) -> Architecture:
+    return architecture_of(skeleton(to_config(raw, told), told), told)
 
 
 def truth_of(candidate: Candidate, field: str) -> float:
-    """The number at a dotted path of what was read. Raises DataError naming the architecture."""
+    """The number at a dotted path of what was read. Raises DataError naming the file, the entry and the fields."""
     value: Any = candidate.record
+    inside = "" if candidate.entry is None else f" in entry {candidate.entry}"
     for word in field.split("."):
-        value = value.get(word) if isinstance(value, Mapping) else None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise DataError(f"{candidate.architecture.id}: {field} is {value!r}; expected a number")
+        if not isinstance(value, Mapping) or word not in value:
+            raise DataError(f"{candidate.told}: no field {field}{inside}; {_fields_told(candidate.record, field)}")
+        value = value[word]
+    if not _is_number(value):
+        found = f"an object of {', '.join(map(str, value))}" if isinstance(value, Mapping) else repr(value)
+        raise DataError(f"{candidate.told}: {field}{inside} is {found[:200]}; expected a number")
     return float(value)
+
+
+def _is_number(value: Any) -> bool:
+    return not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
+
+
+def _numbers_of(record: Mapping[str, Any], before: str = "") -> Iterator[str]:
+    """The dotted path of every number in a record."""
+    for key, value in record.items():
+        if isinstance(value, Mapping):
+            yield from _numbers_of(value, f"{before}{key}.")
+        elif _is_number(value):
+            yield f"{before}{key}"
+
+
+def _fields_told(record: Mapping[str, Any], field: str) -> str:
+    """The numbers that a record has, those that are most like the wanted one first."""
+    there = list(_numbers_of(record))
+    near = get_close_matches(field, there, n=MOST_TOLD, cutoff=0.5)
+    told = [*near, *(name for name in there if name not in near)]
+    more = ", ..." if len(told) > MOST_TOLD else ""
+    return f"there are {', '.join(told[:MOST_TOLD])}{more}" if told else "there are no numbers in it"
 
 
 def architecture_of(model: nn.Module, told: str) -> Architecture:

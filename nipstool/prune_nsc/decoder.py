@@ -22,6 +22,7 @@ from nipstool.prune_nsc.inventory import Architecture, Layer, Matrix, bytes_a_va
 FAMILIES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text")
 LARGEST = 10**7  # of any size: products of them stay exact in 64 bits
 _NEEDED = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "vocab_size")
+_READ_UNNAMED = ("head_dim", "rope_theta", "rope_scaling", "torch_dtype")  # read, though no class names them all
 _PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt")
 Unit = Literal["ffn", "query", "kv"]
 
@@ -153,6 +154,12 @@ def check_prunable(raw: Mapping[str, Any], told: str) -> None:
             raise DataError(
                 f"{told}: the configuration has {key} {value!r}; expected a number from 1 to {LARGEST}"
             )
+
+
+def config_keys(family: str) -> set[str]:
+    """Every key that a configuration of the family may have, whether or not one has it."""
+    config = to_config({"model_type": family}, family)
+    return {*config.to_dict(), *config.attribute_map, *_READ_UNNAMED}
 
 
 def decoder_of(raw: Mapping[str, Any], told: str) -> Decoder:

@@ -19,7 +19,7 @@ Row = tuple[str | float | int | None, ...]
 PLAN_COLUMNS = ("plan", "params", "FLOPs/token", "KV bytes/token", "NSC", "slack", "gap to LP", "layers")
 CHANGE_COLUMNS = ("what", "before", "after", "ratio")
 TAU_COLUMNS = ("score", "tau, all", "pairs", "tau, near", "near pairs")
-SEARCH_COLUMNS = ("architecture", "NSC", "params", "FLOPs/token", "KV bytes/token", "layers")
+SEARCH_COLUMNS = ("architecture", "global", "NSC", "params", "FLOPs/token", "KV bytes/token", "layers")
 
 
 def layers_in_words(layers: Sequence[Width | None]) -> str:
@@ -125,12 +125,13 @@ def tau_rows(ranking: Sequence[Ranked]) -> list[Row]:
 
 
 def search_rows(found: SearchResult) -> list[Row]:
-    """The best architecture and the next best."""
+    """The best architecture and the next best, with the values that their combinations have of the global keys."""
     rows: list[Row] = []
     for name, one in (("best", found.best), ("runner-up", found.runner_up)):
         if one is not None:
             costs = (one.params, one.flops, one.kv_bytes)
-            rows.append((name, f"{one.nsc:.2f}", *costs, layers_in_words(one.layers)))
+            chosen = ", ".join(f"{key} {value}" for key, value in one.chosen.items())
+            rows.append((name, chosen or None, f"{one.nsc:.2f}", *costs, layers_in_words(one.layers)))
     return rows
 
 

@@ -11,6 +11,7 @@ import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from nipstool.kit.progress import Progress, silent
 from nipstool.prune_nsc.bounds import upper_bound
 from nipstool.prune_nsc.capacity import DEGENERATE_BELOW, Scale
 from nipstool.prune_nsc.choices import Choices, Unit, at_initialisation, units_of
-from nipstool.prune_nsc.decoder import LARGEST, Decoder, Width, check_prunable, decoder_of
+from nipstool.prune_nsc.decoder import FAMILIES, LARGEST, Decoder, Width, check_prunable, config_keys, decoder_of
 from nipstool.prune_nsc.plan import RESOURCES, chosen_widths
 from nipstool.prune_nsc.solver import InfeasibleError, Problem, Solution, runner_up, solve
 
@@ -50,9 +51,13 @@ class Space:
 
 @dataclass(frozen=True)
 class Found:
-    """An architecture: the configuration, what its layers have (None: left out), its NSC and costs."""
+    """An architecture: the configuration, what its layers have (None: left out), its NSC and costs.
+
+    `chosen` are the [global] values of its combination; layers left out are still counted in them.
+    """
 
     config: Mapping[str, Any]
+    chosen: Mapping[str, Any]
     layers: tuple[Width | None, ...]
     nsc: float
     params: int
@@ -116,6 +121,7 @@ def read_space(path: str) -> Space:
     if not isinstance(drop, bool):
         raise DataError(f"{path}: [per_layer] drop is {drop!r}; expected true or false")
     base = read_config_json(Path(path).parent / config)
+    _check_keys(path, base, values)
     return Space(
         path,
         base,
@@ -124,6 +130,19 @@ def read_space(path: str) -> Space:
         _sizes(path, layers, "num_key_value_heads"),
         drop,
     )
+
+
+def _check_keys(path: str, base: Mapping[str, Any], values: Mapping[str, Sequence[Any]]) -> None:
+    """DataError for a global key that nothing reads: every value of it would be the same architecture."""
+    families = [kind for kind in values.get("model_type", [base["model_type"]]) if kind in FAMILIES]
+    if not families:  # refused by name where the first combination is built
+        return
+    known = {*base, *(key for family in families for key in config_keys(family))}
+    for key in values:
+        if key not in known:
+            near = get_close_matches(key, sorted(known), n=1)
+            hint = f"did you mean {near[0]}?" if near else "expected one such as hidden_size or num_hidden_layers"
+            raise DataError(f"{path}: [global] {key}: no key of a {' or '.join(families)} configuration; {hint}")
 
 
 def _list(path: str, where: str, value: Any) -> Sequence[Any]:
@@ -146,6 +165,7 @@ class _Case:
     """One combination, ready to solve; `bound` is its LP bound."""
 
     config: Mapping[str, Any]
+    chosen: Mapping[str, Any]
     decoder: Decoder
     count: int
     units: tuple[Unit, ...]
@@ -243,7 +263,7 @@ class _Builder:
             self._most[name] = max(most, self._most.get(name, most))
             if least > self._limits.get(name, least):
                 return None
-        return _Case(config, decoder, count, tuple(units), problem, upper_bound(problem))
+        return _Case(config, combination, decoder, count, tuple(units), problem, upper_bound(problem))
 
     def _layer(self, config: Mapping[str, Any]) -> tuple[Decoder, tuple[Unit, ...]]:
         """One layer's units and what stands beside the layers."""
@@ -286,4 +306,4 @@ def _found(case: _Case, solution: Solution) -> Found:
     if len(kept) != case.count:
         config = {k: v for k, v in config.items() if not (isinstance(v, list) and "layer" in k)}
     config |= {"intermediate_size": max(w.ffn for w in kept), "num_key_value_heads": max(w.kv for w in kept)}
-    return Found(config, layers, solution.value, *solution.costs)
+    return Found(config, case.chosen, layers, solution.value, *solution.costs)

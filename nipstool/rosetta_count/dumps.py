@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 FORMATS = (".npy", ".safetensors")
+EXPECTED = "[N, n] (a sample a row), [N, C, H, W] or [N, T, n], none of them 0"
+NPY = b"\x93NUMPY"
 
 
 @dataclass(frozen=True)
@@ -59,8 +61,8 @@ def open_dump(path: str) -> list[Array]:
     arrays = [array for file in files for array in _arrays(file, alone=len(files) == 1)]
     for array in arrays:
         if len(array.shape) not in (2, 3, 4) or 0 in array.shape:
-            told = "x".join(map(str, array.shape)) or "a single number"
-            raise DataError(f"{array.path}: {array.name} is {told}; expected [N, n], [N, C, H, W] or [N, T, n]")
+            told = "" if array.path.suffix == ".npy" else f"{array.name} "
+            raise DataError(f"{array.path}: {told}has the shape {list(array.shape)}; expected {EXPECTED}")
         if array.shape[0] != arrays[0].shape[0]:
             told = f"{array.name} has {array.shape[0]} rows, {arrays[0].name} {arrays[0].shape[0]}"
             raise DataError(f"{path}: {told}; expected the same samples in all layers")
@@ -89,7 +91,7 @@ def _npy(file: Path) -> Array:
     except OSError as error:
         raise InputMissingError(f"{file}: cannot be read: {reason(error)}") from error
     except (ValueError, EOFError, TypeError, SyntaxError) as error:
-        raise DataError(f"{file}: is no .npy file: {' '.join(str(error).split())[:200]}") from error
+        raise DataError(f"{file}: {_no_npy(file)}") from error
     if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiub":
         raise DataError(
             f"{file}: holds {getattr(values, 'dtype', 'several arrays')}; expected one array of numbers"
@@ -101,6 +103,29 @@ def _npy(file: Path) -> Array:
         return torch.from_numpy(part if part.dtype.kind == "f" else part.astype(np.float64))
 
     return Array(file.stem, file, tuple(values.shape), read)
+
+
+def _no_npy(file: Path) -> str:
+    """Why a file cannot be mapped as .npy, in words of our own: numpy's advise to load what is unsafe."""
+    from numpy.lib import format as npy
+
+    expected = "expected one array of numbers, as numpy.save writes it"
+    with file.open("rb") as opened:
+        start = opened.read(len(NPY))
+        if start != NPY:
+            return f"is no .npy file, it {f'begins with {start!r}' if start else 'is empty'}; {expected}"
+        opened.seek(0)
+        try:
+            old = npy.read_magic(opened) == (1, 0)
+            shape, _, dtype = (npy.read_array_header_1_0 if old else npy.read_array_header_2_0)(opened)
+        except (ValueError, EOFError, TypeError, SyntaxError):
+            return f"is a .npy file whose header is damaged; {expected}"
+        needed, there = math.prod(shape) * dtype.itemsize, file.stat().st_size - opened.tell()
+    if dtype.hasobject:
+        return f"holds Python objects; {expected}"
+    if there < needed:
+        return f"is cut short: shape {list(shape)} in {dtype} takes {needed} bytes, {there} are there"
+    return f"holds shape {list(shape)} in {dtype}; expected {EXPECTED}"
 
 
 def _safetensors(file: Path, prefix: str) -> list[Array]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 RESAMPLES = 1999
 LEAST_SIZES = 3
+PARAMETERS = {"power": 2, "linear": 1, "saturating": 2}  # of each law that AICc compares, the variance apart
 
 
 @dataclass(frozen=True)
@@ -198,12 +199,13 @@ def compare(x: np.ndarray, y: np.ndarray) -> dict[str, float]:
     bent = best.fun
     _, _, fitted = _least_squares(np.log(x), log_y)
     power = float(((log_y - fitted) ** 2).sum())
-    losses: dict[str, tuple[float, int]] = {
-        "power": (power, 2),
-        "linear": (loss(np.log(x)), 1),
-        "saturating": (float(bent), 2),
-    }
-    return {name: _aicc(value, len(x), free) for name, (value, free) in losses.items()}
+    losses = {"power": power, "linear": loss(np.log(x)), "saturating": float(bent)}
+    return {name: _aicc(losses[name], len(x), free) for name, free in PARAMETERS.items()}
+
+
+def sizes_for_aicc(law: str) -> int:
+    """Sizes that AICc needs for a law: two more than it fits numbers, the variance among them."""
+    return PARAMETERS[law] + 1 + 2
 
 
 def _aicc(loss: float, n: int, free: int) -> float:

@@ -213,16 +213,20 @@ def _states(moments: Moments) -> tuple[str, ...]:
 
 
 def check_finite(values: Tensor, layers: Sequence[Layer], told: str) -> None:
-    """DataError, naming the layer, where values [S, n] hold NaN or infinity."""
+    """DataError, naming the layer and its first such neuron, where values [S, n] hold NaN or infinity.
+
+    They are the samples of one unit of work: nothing is said of those that follow.
+    """
     import torch
 
     sums = values.sum(0, dtype=torch.float64 if values.dtype == torch.float64 else torch.float32)
     if bool(sums.isfinite().all()):
         return
     for layer in layers:
-        part = values[:, layer.columns]
-        bad = int((~part.isfinite()).sum())
-        if bad:
+        bad = (~values[:, layer.columns].isfinite()).any(0)
+        if bool(bad.any()):
             raise DataError(
-                f"{told}: layer {layer.name} has {bad} activations that are NaN or infinite, of {part.numel()}"
+                f"{told}: layer {layer.name}: {int(bad.sum())} of {len(bad)} neurons are NaN or infinite"
+                f" (the first is {int(bad.nonzero()[0])}) in the {len(values)} samples read together;"
+                " what follows was not read"
             )

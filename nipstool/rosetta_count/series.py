@@ -12,7 +12,7 @@ from typing import Any
 
 from nipstool.kit.errors import DataError, UsageError
 from nipstool.kit.files import check_input, spooled_input
-from nipstool.rosetta_count.law import LEAST_SIZES, Law, Trend, fit_law, trend
+from nipstool.rosetta_count.law import LEAST_SIZES, Law, Trend, fit_law, sizes_for_aicc, trend
 from nipstool.rosetta_count.results import read_summary
 
 COUNTS = ("raw", "thresholded", "fdr", "excess")
@@ -227,9 +227,7 @@ def verdict(fit: Fit) -> list[str]:
     """What the exponents say, beside those of the controls, in words."""
     first = fit.laws[0]
     lines = [f"observed: count = {_factor(first)} x {fit.x}^{first.line.alpha:.3f} over {len(first.x)} sizes"]
-    best = min(first.aicc, key=lambda name: first.aicc[name])
-    told = ", ".join(f"{name} {value:.1f}" for name, value in first.aicc.items())
-    lines.append(f"AICc (lower is better): {told}: {best}")
+    lines.append(_best_law(first))
     names = [law for law in fit.laws if law.name.startswith(CONTROLS)]
     near = [law for law in names if abs(law.line.alpha - first.line.alpha) <= SAME]
     if names:
@@ -239,6 +237,16 @@ def verdict(fit: Fit) -> list[str]:
     if near:
         lines.append("so an exponent below 1 with a high R2 is no evidence of shared neurons by itself")
     return [*lines, *(f"no law for {told}" for told in fit.missing)]
+
+
+def _best_law(law: Law) -> str:
+    """The law with the lowest AICc; where it is undefined for some, what it needs instead of a winner."""
+    told = ", ".join(f"{name} {value:.1f}" for name, value in law.aicc.items() if math.isfinite(value))
+    lacking = [name for name, value in law.aicc.items() if not math.isfinite(value)]
+    if not lacking:
+        return f"AICc (lower is better): {told}: {min(law.aicc, key=lambda name: law.aicc[name])}"
+    needs = ", ".join(f"{sizes_for_aicc(name)} sizes or more for the {name} law" for name in lacking)
+    return f"AICc needs {needs}; no law is called the best{told and f' ({told})'}"
 
 
 SAME = 0.25  # exponents that differ by less are called of the same size

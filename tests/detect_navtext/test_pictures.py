@@ -103,6 +103,23 @@ def test_what_stands_behind_a_jpeg_and_a_thumbnail_in_it_do_no_harm() -> None:
         decoded(whole[:2] + segment + whole[2:-400], "a")
 
 
+@pytest.mark.parametrize(
+    ("start", "told"),
+    [
+        *((b"\0\0\0\x24ftyp" + brand, "HEIC, which is not read") for brand in (b"heic", b"heix")),
+        (b"\0\0\0\x24ftypmif1", "HEIF, which is not read"),
+        (b"%PDF-1.7\n", "PDF, which is not read"),
+        (b"\0\0\0\x24ftypavif", "AVIF, which is damaged or not read by this build of OpenCV"),
+    ],
+)
+def test_formats_that_are_not_read_are_called_by_their_names(start: bytes, told: str) -> None:
+    with pytest.raises(DataError) as error:
+        decoded(start + bytes(200), "a.x")
+    assert str(error.value) == f"a.x: is {told}; convert it to JPEG or PNG"
+    with pytest.raises(DataError, match="is no picture that can be decoded"):
+        decoded(b"\0\0\0\x24ftypmp42" + bytes(200), "a.x")
+
+
 def test_random_bytes_never_do_more_than_fail() -> None:
     rng = np.random.default_rng(0)
     for start in (b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"RIFF\x10\0\0\0WEBP", b"BM", b"GIF89a", b"II*\0"):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nipstool.eeg_pretrain.discover import failure, find, open_recording, subject_of
+from nipstool.eeg_pretrain.inspecting import shown_names
 from nipstool.kit.errors import DataError, InputMissingError
 from tests.eeg_pretrain.edf_bytes import edf, sine
 
@@ -36,6 +37,37 @@ def test_named_files_fail_and_walked_ones_warn(put: Put, tmp_path: Path) -> None
     both = failure(find([bad, absent]), [bad, absent])
     assert isinstance(both, DataError)
     assert "2 of 2 files" in str(both)
+
+
+def test_derivatives_and_sources_of_a_data_set_are_left_alone_unless_named(put: Put, tmp_path: Path) -> None:
+    data = edf([sine("Cz")])
+    for name in ("raw", "derivatives/clean", "sourcedata/old", "sets/a/sourcedata/x", "sets/b/derivatives/y"):
+        put(f"d/{name}.edf", data)
+    put("d/sets/a/dataset_description.json", b"{}")
+    folder = tmp_path / "d"
+    found = find([folder])
+    assert [one.path.stem for one in found.recordings] == ["raw", "y"]
+    assert set(found.skipped) == {folder / "derivatives", folder / "sourcedata", folder / "sets/a/sourcedata"}
+    assert [one.path.stem for one in find([folder / "derivatives"]).recordings] == ["clean"]
+    both = find([folder, folder / "sourcedata"])
+    assert [one.path.stem for one in both.recordings] == ["raw", "y", "old"]
+    assert folder / "sourcedata" not in both.skipped
+
+
+def test_equal_names_are_told_apart_by_their_folders() -> None:
+    paths = [Path(name) for name in ("d/a/x.edf", "d/b/x.edf", "d/b/y.edf", "e/b/x.edf", "-")]
+    assert shown_names(paths[:3], ["d"]) == ["a/x.edf", "b/x.edf", "y.edf"]
+    assert shown_names(paths, ["d/", "e", "-"]) == ["a/x.edf", "d/b/x.edf", "y.edf", "e/b/x.edf", "-"]
+    assert shown_names(paths[:2], ["d/a", "d/b/x.edf"]) == ["x.edf", "d/b/x.edf"]
+
+
+def test_inspect_tells_of_folders_it_leaves_alone_once(put: Put, tmp_path: Path) -> None:
+    for name in ("a/x", "b/x", "derivatives/x", "derivatives/y"):
+        put(f"d/{name}.edf", edf([sine("Cz")]))
+    words = [sys.executable, "-m", "nipstool", "eeg-pretrain", "inspect", "d"]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert [line.split("\t")[0] for line in done.stdout.splitlines()[1:]] == ["a/x.edf", "b/x.edf"]
+    assert done.stderr.count("d/derivatives: is not read") == 1
 
 
 def test_with_nothing_left_there_is_always_a_reason(put: Put, tmp_path: Path) -> None:

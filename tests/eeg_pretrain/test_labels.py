@@ -167,6 +167,79 @@ def test_a_table_names_the_line_of_a_seizure_that_runs_backwards(put: Put) -> No
         find_labels(put("a_eeg.edf", b""), 256.0)
 
 
+TUSZ_HEAD = "channel,start_time,stop_time,label,confidence\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("chb12_27_events.tsv", BIDS + "abc\t5\tsz\t1\n", "2: onset 'abc'; expected seconds"),
+        ("chb12_27_events.tsv", BIDS + "1\t2\tsz\t1\n\t5\tsz\t1\n", "3: onset ''; expected seconds"),
+        ("chb12_27_events.tsv", BIDS + "4\tlong\tsz\t1\n", "2: duration 'long'; expected seconds"),
+        ("chb12_27_events.tsv", BIDS + "4\t\tsz\t1\n", "2: duration ''; expected seconds"),
+        ("chb12_27_events.tsv", BIDS + "4\tinf\tsz\t1\n", "2: duration 'inf'; expected seconds"),
+        ("chb12_27.seizures.tsv", "onset\tduration\n4\n", "2: duration ''; expected seconds"),
+        ("chb12_27.tsv", "start,end,label\n5,late,seiz\n", "2: end 'late'; expected seconds"),
+        ("chb12_27.csv_bi", TUSZ_HEAD + "TERM,1,2,bckg,1\nTERM,n/a,9,seiz,1\n", "3: start_time 'n/a'; expected"),
+        ("chb12_27.csv", TUSZ_HEAD + "F7-T3,1,x,fnsz,1\n", "2: stop_time 'x'; expected seconds"),
+        ("chb12_27_a1.tsv", "# x\n100\tsoon\tFIA\n", "2: end 'soon'; expected seconds"),
+        ("chb12_27_a1.tsv", "# x\nabc\tx\tFA\n", "2: start 'abc'; expected seconds"),
+        ("chb12_27_a1.tsv", "start\tend\n1\t2\tFA\nabc\tx\tFA\n", "3: start 'abc'; expected seconds"),
+        ("chb12-summary.txt", CHB.format(end="abc"), "8: end 'abc seconds'; expected seconds"),
+        (
+            "chb12-summary.txt",
+            "".join(CHB.format(end=1).splitlines(keepends=True)[:5]),
+            " the seizure that starts at 916 s has no end",
+        ),
+        (
+            "Seizures-list-chb12.txt",
+            SIENA.replace("PNO6-1", "chb12_27-1").replace("05.54.25", "early"),
+            "7: a seizure without a clock time",
+        ),
+    ],
+)
+def test_a_time_that_cannot_be_read_is_an_error_with_its_line(put: Put, name: str, text: str, told: str) -> None:
+    listed = put(name, text.encode())
+    path = put("chb12_27-1.edf" if name.startswith("Seizures") else "chb12_27.edf", edf([sine("Fp1-F7")]))
+    found = find([path])
+    assert found.recordings == []
+    assert found.problems[0].reason.startswith(f"{listed}:{told}")
+
+
+def test_rows_of_other_things_may_have_any_time(put: Put) -> None:
+    put("a_events.tsv", (BIDS + "abc\tlong\tbckg\t1\n\t\timpd\t1\n3\t4\tsz\t1\n").encode())
+    assert told(find_labels(put("a_eeg.edf", b""), 256.0)) == [(3, 4)]
+
+
+@pytest.mark.parametrize(
+    ("row", "remark"),
+    [
+        ("4\tn/a\tsz\t1\n", "a seizure starts at 4 s without an end"),
+        ("n/a\t4\tsz\t1\n", "a_events.tsv:2: a seizure without an onset is left out"),
+    ],
+)
+def test_a_seizure_at_an_unknown_time_does_not_make_a_recording_free_of_seizures(
+    put: Put, row: str, remark: str
+) -> None:
+    put("a_events.tsv", (BIDS + row).encode())
+    path = put("a_eeg.edf", edf([sine("Cz")]))
+    recording = open_recording(path)
+    assert (recording.labelled, recording.seizures) == (False, ())
+    assert remark in recording.warnings
+    put("a_events.tsv", (BIDS + row + "6\t1\tsz\t1\n").encode())
+    recording = open_recording(path)
+    assert recording.labelled
+    assert [(s.onset_s, s.offset_s) for s in recording.seizures] == [(6, 7)]
+
+
+@pytest.mark.parametrize("name", ["chb01_03_events.tsv", "chb01_03_a1.tsv", "chb01_03.edf.seizures"])
+def test_an_empty_label_file_is_told_of_and_labels_nothing(put: Put, name: str) -> None:
+    put(name, b"")
+    recording = open_recording(put("chb01_03.edf", edf([sine("Cz")])))
+    assert not recording.labelled
+    assert f"{name}: is empty; expected seizures" in recording.warnings
+
+
 def test_tusz_channels_are_merged_and_background_is_none(put: Put) -> None:
     rows = "# version = csv_v1.0.0\n#\nchannel,start_time,stop_time,label,confidence\n"
     rows += "FP1-F7,10.0,20.0,fnsz,1.0\nF7-T3,12.5,31.25,fnsz,1.0\nF7-T3,40,50,bckg,1.0\nO1-P3,60,61,elec,1\n"

@@ -100,6 +100,29 @@ def test_resume_refuses_other_settings(recordings: list[Recording], tmp_path: Pa
     assert os.listdir(tmp_path) == ["run"]
 
 
+@pytest.mark.parametrize("size", [0, 10, None])
+def test_resume_refuses_a_log_that_is_shorter_than_its_checkpoint_says(
+    recordings: list[Recording], tmp_path: Path, size: int | None
+) -> None:
+    def stop(done: int, total: int) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    settings = Settings(SMALL, QUICK)
+    with pytest.raises(KeyboardInterrupt):
+        run_training(recordings, tmp_path / "run", settings, progress=stop)
+    log = tmp_path / ".run.part" / "log.ndjson"
+    if size is None:
+        log.unlink()
+    else:
+        os.truncate(log, size)
+    with pytest.raises(
+        DataError, match=rf"log\.ndjson: holds {size or 0} bytes; expected the \d+ of the checkpoint"
+    ):
+        run_training(recordings, tmp_path / "run", settings, resume=True)
+    assert (log.stat().st_size if log.exists() else None) == size
+
+
 def rank(number: int, port: int, recordings: list[Recording], out: Path) -> None:
     os.environ.update(
         RANK=str(number), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), TORCHELASTIC_RUN_ID="t"

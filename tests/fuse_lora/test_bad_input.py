@@ -136,7 +136,7 @@ def test_a_bad_file_as_content_and_as_style(tmp_path: Path, what: str) -> None:
     out = tmp_path / "out.safetensors"
     for call in (
         lambda: fuse(bad, [good], out),
-        lambda: fuse(good, [bad], out, format="peft"),
+        lambda: fuse(good, [bad], tmp_path / "out", format="peft"),
         lambda: convert(bad, out, format="diffusers"),
         lambda: compare(good, bad),
     ):
@@ -308,13 +308,14 @@ def test_the_output_is_an_input(tmp_path: Path) -> None:
 def test_places_that_cannot_be_written(tmp_path: Path) -> None:
     a, b = save(tmp_path / "a.safetensors", GOOD), save(tmp_path / "b.safetensors", KOHYA)
     old = save(tmp_path / "old.safetensors", KOHYA)
+    plain = save(tmp_path / "plain", KOHYA)
     save(tmp_path / "full" / "x.safetensors", KOHYA)
     for out, options, word in (
         (old, {}, "--force"),
         (tmp_path / "none" / "out.safetensors", {}, "does not exist"),
         (tmp_path / "full", {}, "folder"),
         (tmp_path / "full", {"format": "peft"}, "--force"),
-        (old, {"format": "peft"}, "folder"),
+        (plain, {"format": "peft"}, "folder"),
         (a / "out.safetensors", {}, "a.safetensors"),
     ):
         call = lambda o=out, kw=options: fuse(a, [b], o, **kw)  # noqa: E731

@@ -66,6 +66,7 @@ def refusal(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Refusal:
 
 def everywhere(refusal: Refusal, status: int, bad: Path, good: Path, out: Path, *says: str) -> None:
     """As content, as style, alone, and compared in either place."""
+    out = out.with_suffix("")  # a name that fits a file and a folder
     for args in (
         ("fuse", bad, good, "-o", out),
         (good, bad, "-o", out),
@@ -145,7 +146,7 @@ def test_a_convolution_with_another_kernel(tmp_path: Path, out: Path, refusal: R
 def test_full_weights_that_differ_or_have_no_place(tmp_path: Path, out: Path, refusal: Refusal) -> None:
     factors, head = dotted(random_lora({UP_PROJ: (24, 20)}, 4, 1)), "base_model.model.score.weight"
     folders = [save_peft(tmp_path / f"peft{i}", factors | {head: torch.full((2, 3), i)}) for i in (1.0, 2.0)]
-    refusal(65, *folders, "-o", out, says=(head, "--modules-to-save"))
+    refusal(65, *folders, "-o", out.with_suffix(""), says=(head, "--modules-to-save"))
     says = (f"diffusers has no place for {head}", "--allow-unknown")
     refusal(65, "convert", folders[0], "-o", out, "--format", "diffusers", says=says)
 
@@ -154,7 +155,7 @@ def test_a_format_that_has_no_name_for_a_module(tmp_path: Path, out: Path, refus
     encoder = "text_encoder.text_model.encoder.layers.0.mlp.fc1"
     lora = random_lora({**SHAPES, encoder: (20, 24)}, 2, 1)
     bad = save(tmp_path / "bad.safetensors", kohya(lora, kohya_sd15))
-    refusal(65, "convert", bad, "-o", out, "--format", "peft", says=(encoder, "peft"))
+    refusal(65, "convert", bad, "-o", out.with_suffix(""), "--format", "peft", says=(encoder, "peft"))
 
 
 CONFIGS: dict[str, tuple[object, tuple[str, ...]]] = {
@@ -260,6 +261,32 @@ REQUESTS: dict[str, tuple[str, ...]] = {
 @pytest.mark.parametrize("options", REQUESTS)
 def test_requests_that_make_no_sense(good: Path, other: Path, out: Path, refusal: Refusal, options: str) -> None:
     refusal(2, good, other, "-o", out, *options.split(), says=REQUESTS[options])
+
+
+def test_names_that_do_not_fit_what_is_written(tmp_path: Path, good: Path, out: Path, refusal: Refusal) -> None:
+    """Also where nobody named the format: PEFT in, PEFT out."""
+    peft = save_peft(tmp_path / "peft", dotted(random_lora({UP_PROJ: (24, 20)}, 4, 1)))
+    picture = out.with_name("a.PNG")
+    refusal(2, "convert", good, "-o", picture, "--format", "kohya", says=("a.PNG", "kohya", ".safetensors"))
+    refusal(2, good, good, "-o", picture, "--force", says=("a.PNG", "safetensors file"))
+    refusal(2, "convert", good, "-o", out, "--format", "peft", says=(out.name, "folder"))
+    refusal(2, peft, peft, "-o", out, says=(out.name, "folder"))
+    refusal(2, "convert", peft, "-o", picture, says=("a.PNG", "folder"))
+
+
+@pytest.mark.parametrize("name", ["x", "x.bin", "x.v1.5", "x.safetensors"])
+def test_names_that_say_nothing_else_are_taken(good: Path, out: Path, name: str) -> None:
+    assert guarded(lambda: run(["fuse-lora", "convert", str(good), "-o", str(out.with_name(name))])) == 0
+    assert out.with_name(name).is_file()
+
+
+def test_a_file_fused_with_itself_has_its_table(good: Path, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert guarded(lambda: run(["fuse-lora", str(good), str(good), "-o", str(out)])) == 0
+    shown = capsys.readouterr().out
+    assert "highest ratio" in shown
+    assert "overlap: 1 of the content's energy" in shown
+    assert guarded(lambda: run(["fuse-lora", "convert", str(good), "-o", str(out), "--force"])) == 0
+    assert "overlap" not in capsys.readouterr().out
 
 
 def test_arguments_that_are_missing_or_too_many(good: Path, out: Path, refusal: Refusal) -> None:

@@ -168,6 +168,21 @@ def test_files_of_prompts_and_their_arrays_are_answered_alike(folder: Path, tmp_
     assert lines.stdout == array.stdout
 
 
+def test_answers_to_prompts_of_known_length_can_be_scheduled(folder: Path, tmp_path: Path) -> None:
+    known = [{"n_response": 4, "arrival": 0.5}, {"n_response": 2, "arrival": 0.25}]
+    prompts, lengths = tmp_path / "prompts.jsonl", tmp_path / "pr.jsonl"
+    prompts.write_text("".join(f"{json.dumps({'prompt_ids': [3], 'id': 'a', **more})}\n" for more in known))
+    done = run(folder, "predict", "probe.safetensors", prompts)
+    lengths.write_text(done.stdout)
+    assert [{k: row[k] for k in ("n_response", "arrival")} for row in rows(lengths)] == known
+    assert run(folder, "schedule", lengths, "--slots", "1").returncode == 0
+    prompts.write_text('{"prompt_ids": [3]}\n{"prompt_ids": [4]}\n')
+    lengths.write_text(run(folder, "predict", "probe.safetensors", prompts).stdout)
+    assert not {"n_response", "arrival"} & rows(lengths)[0].keys()
+    done = run(folder, "schedule", lengths)
+    assert (done.returncode, "pr.jsonl:1: no n_response; expected" in done.stderr) == (65, True)
+
+
 def test_statistics_of_two_nights_fit_as_one(folder: Path, tmp_path: Path) -> None:
     lines = (folder / "data.jsonl").read_text().splitlines(keepends=True)
     for name, part in (("mon", lines[:14]), ("tue", lines[14:])):

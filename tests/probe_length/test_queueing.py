@@ -111,6 +111,18 @@ def test_bad_rows_and_options_are_named(tmp_path) -> None:
     path.write_text('{"n_response": 100, "predicted": 3, "arrival": 1}\n{"n_response": 1, "predicted": 3}\n')
     with pytest.raises(DataError, match="some records have an arrival"):
         read_lengths(path)
+    lacking = "no n_response; expected the number of tokens that the answer had, beside p50 (predict passes it on)"
+    lines = {
+        '{"p50": 3}': lacking,
+        '{"n_response": 3}': "no predicted or p50; expected the predicted number of tokens",
+        '{"n_response": 3, "p50": 3, "arrival": "noon"}': "arrival is 'noon'; expected seconds",
+        '{"n_response": "3", "p50": 3}': "n_response is '3'; expected a number of tokens",
+    }
+    for line, words in lines.items():
+        path.write_text(f"{line}\n")
+        with pytest.raises(DataError) as caught:
+            read_lengths(path)
+        assert str(caught.value) == f"{path}:1: {words}"
     for load, slots in (("1.0", "1"), ("0.5", "0"), ("x", "1"), ("0.5", "1.5")):
         with pytest.raises(UsageError):
             regimes(load, slots)

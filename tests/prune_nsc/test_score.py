@@ -160,9 +160,24 @@ def test_bad_architectures(tmp_path: Path, text: str, words: str) -> None:
         list(read_architectures(str(file)))
 
 
-def test_a_truth_that_is_missing_names_the_architecture(benchmark: Path) -> None:
-    with pytest.raises(DataError, match=r"0: scores\.no is None"):
-        list(score([str(benchmark)], Scale(), seq=1, spectra="init", truth="scores.no"))
+def test_a_truth_that_is_missing_names_the_file_and_the_fields(tmp_path: Path) -> None:
+    layer = {"operation_type": "LT", "feed_forward_dimension": 8, "num_feed_forward": 1}
+    good = {"id": 7, "hidden_size": 8, "nas_config": {"encoder_layers": [layer]}, "scores": {"cola": 1, "glue": 2}}
+    scores = {"cola": "n/a", "glue": None}
+    array, lines = tmp_path / "a.json", tmp_path / "b.jsonl"
+    array.write_text(json.dumps([good, {**good, "scores": scores}]))
+    lines.write_text(f"{json.dumps(good)}\n{json.dumps({**good, 'scores': {}})}\n")
+
+    def told(file: Path, truth: str) -> str:
+        with pytest.raises(DataError) as caught:
+            list(score([str(file)], Scale(), seq=1, spectra="init", truth=truth))
+        return str(caught.value)
+
+    wrong = f"{array}: no field scores.gleu in entry 0; there are scores.glue, scores.cola"
+    assert told(array, "scores.gleu").startswith(wrong)
+    assert told(array, "scores.glue") == f"{array}: scores.glue in entry 1 is None; expected a number"
+    assert told(array, "scores") == f"{array}: scores in entry 0 is an object of cola, glue; expected a number"
+    assert told(lines, "scores.glue") == f"{lines}:2: no field scores.glue; there are id, hidden_size"
 
 
 def test_real_weights_of_a_checkpoint(data_dir: Path) -> None:

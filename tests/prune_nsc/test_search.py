@@ -11,6 +11,7 @@ from nipstool.kit.errors import DataError, UsageError
 from nipstool.kit.language_models import skeleton, to_config
 from nipstool.prune_nsc.architectures import architecture_of
 from nipstool.prune_nsc.capacity import Scale
+from nipstool.prune_nsc.report import SEARCH_COLUMNS, search_rows
 from nipstool.prune_nsc.search import read_space, search
 from nipstool.prune_nsc.solver import InfeasibleError
 
@@ -101,8 +102,33 @@ def test_a_space_that_no_budget_reaches(tmp_path: Path) -> None:
         ("[global]\n" + "\n".join(f"k{i} = {list(range(10))}" for i in range(6)), "1000000 combinations"),
         ("[per_layer]\nnum_key_value_heads = [3]", "do not divide"),
         ('[global]\nmodel_type = ["gpt2"]', "gpt2"),
+        ("[global]\nhiden_size = [96, 192]", r"hiden_size: no key of a llama .*; did you mean hidden_size\?"),
+        ("[global]\nquark = [1]", "quark: no key of a llama configuration; expected one such as hidden_size"),
     ],
 )
 def test_spaces_that_say_nothing(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(DataError, match=words):
         search(read_space(space(tmp_path, text)), {"params": 10**9}, Scale(), seq=2048)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2"])
+def test_keys_that_a_configuration_lacks_and_its_family_reads_are_tried(tmp_path: Path, kind: str) -> None:
+    text = "[global]\nnum_key_value_heads = [4, 2]\nhead_dim = [8, 32]\n"
+    file = space(tmp_path, text, model_type=kind)
+    lacking = {key: value for key, value in (BASE | {"model_type": kind}).items() if key != "num_key_value_heads"}
+    (tmp_path / "config.json").write_text(json.dumps(lacking))
+    found = search(read_space(file), {"params": 10**6}, Scale(), seq=2048)
+    assert found.best.chosen == {"num_key_value_heads": 4, "head_dim": 32}
+    assert found.runner_up is not None
+    assert found.runner_up.chosen == {"num_key_value_heads": 2, "head_dim": 32}
+    assert found.runner_up.params == found.best.params - 3 * 2 * (2 * 32) * 64 - (kind == "qwen2") * 3 * 2 * 2 * 32
+
+
+def test_the_table_shows_the_global_values_of_each_architecture(tmp_path: Path) -> None:
+    text = "[global]\nhidden_size = [32, 64]\nnum_hidden_layers = [3]\n[per_layer]\ndrop = true\n"
+    found = search(read_space(space(tmp_path, text)), {"params": 120_000}, Scale(), seq=2048)
+    best = dict(zip(SEARCH_COLUMNS, search_rows(found)[0], strict=True))
+    assert best["global"] == "hidden_size 64, num_hidden_layers 3"
+    assert best["layers"] == "2 x (ffn 128, 4/4 heads) + 1 x (dropped)"
+    none = search(read_space(space(tmp_path, "")), {"params": 10**6}, Scale(), seq=2048)
+    assert search_rows(none)[0][1] is None

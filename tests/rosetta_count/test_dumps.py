@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -124,10 +125,10 @@ def test_inputs_that_cannot_be_counted(tmp_path: Path):
             DataError,
             "sample counts differ: .*a.npy has 50, .*b.npy has 40; --sample-id",
         ),
-        (bad(tmp_path, c=a, d=np.full((50, 6), np.nan)), DataError, "layer d has \\d+ activations that are NaN"),
+        (bad(tmp_path, c=a, d=np.full((50, 6), np.nan)), DataError, "layer d: 6 of 6 neurons are NaN or infinite"),
         (bad(tmp_path, e=a, f=np.zeros((50, 6))), DataError, "layer f has no live neuron"),
         (bad(tmp_path, g=a[:2], h=b[:2]), DataError, "2 samples"),
-        (bad(tmp_path, i=a, j=b.ravel()), DataError, "j is 300; expected"),
+        (bad(tmp_path, i=a, j=b.ravel()), DataError, r"j.npy: has the shape \[300\]; expected \[N, n\]"),
         (bad(tmp_path, k=a, l=np.array(["x"] * 50)), DataError, "expected one array of numbers"),
         ([str(tmp_path / "a.npy"), str(tmp_path / "none.npy")], InputMissingError, "none.npy"),
         ([str(tmp_path / "a.npy")], UsageError, "1 model named"),
@@ -136,6 +137,39 @@ def test_inputs_that_cannot_be_counted(tmp_path: Path):
         with pytest.raises(kind, match=told):
             count(*models, output=tmp_path / f"out{at}")
         assert not (tmp_path / f"out{at}").exists()
+
+
+def test_neurons_that_are_not_finite_are_counted_as_neurons(tmp_path: Path):
+    a, b = np.random.default_rng(0).standard_normal((2, 3000, 30))
+    b[0, 7], b[5, 7], b[3, 9], b[2999, 20] = np.nan, np.nan, np.inf, np.nan
+    with pytest.raises(DataError) as error:
+        count(*bad(tmp_path, a=a, b=b), output=tmp_path / "out")
+    assert re.search(
+        r"b.npy: layer b: 2 of 30 neurons are NaN or infinite \(the first is 7\) in the \d+ samples read together",
+        str(error.value),
+    )
+
+
+def test_damaged_arrays_are_told_in_our_own_words(tmp_path: Path):
+    good = bad(tmp_path, good=np.ones((50, 6)))[0]
+    whole = Path(good).read_bytes()
+    np.save(tmp_path / "object.npy", np.array([{}, []], dtype=object), allow_pickle=True)
+    np.save(tmp_path / "none.npy", np.ones((0, 6)))
+    cases = {
+        b"\1": r"is no .npy file, it begins with b'\x01'; expected one array of numbers, as numpy.save writes it",
+        b"": "is empty",
+        whole[:-100]: r"is cut short: shape [50, 6] in float64 takes 2400 bytes, 2300 are there",
+        whole[:40]: "is a .npy file whose header is damaged",
+        whole[:8]: "header is damaged",
+        (tmp_path / "object.npy").read_bytes(): "holds Python objects",
+        (tmp_path / "none.npy").read_bytes(): "[0, 6]",
+    }
+    for data, told in cases.items():
+        (tmp_path / "x.npy").write_bytes(data)
+        with pytest.raises(DataError) as error:
+            open_dumps([str(tmp_path / "x.npy"), good], repeats=1)
+        assert told in str(error.value)
+        assert "pickle" not in str(error.value)
 
 
 def test_too_little_memory_says_what_is_needed(dumps: tuple[str, str], tmp_path: Path):

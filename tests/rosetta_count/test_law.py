@@ -1,6 +1,7 @@
 """Laws over sizes: the fits against peers and known truths, the tables they are read from."""
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -75,6 +76,29 @@ def test_zeros_are_left_out_of_the_line_and_counted():
     assert law.line.alpha == pytest.approx(1)
     with pytest.raises(DataError, match="2 sizes have a count above 0"):
         fit_law("x", SIZES.tolist(), [[1.0], [2.0], *[[0.0]] * 5])
+
+
+@pytest.mark.parametrize(
+    ("sizes", "told"),
+    [
+        (
+            3,
+            "AICc needs 5 sizes or more for the power law, 4 .* the linear law, 5 .* the saturating law; no",
+        ),
+        (
+            4,
+            r"AICc needs 5 .* the power law, 5 .* the saturating law; no law is .* best \(linear -?[\d.]+\)$",
+        ),
+        (5, r"AICc \(lower is better\): power .*, linear .*, saturating .*: power$"),
+    ],
+)
+def test_no_law_wins_where_others_have_no_aicc(tmp_path: Path, sizes: int, told: str):
+    rows = [
+        f"{x},{x**0.6 * (1 + 0.01 * (-1) ** at)},,a," for at, x in enumerate((16, 64, 256, 1024, 4096)[:sizes])
+    ]
+    (line,) = [line for line in verdict(fit_rows(read_rows_of([table(tmp_path, rows)]))) if "AICc" in line]
+    assert re.match(told, line), line
+    assert "inf" not in line
 
 
 def table(folder: Path, rows: list[str]) -> str:

@@ -19,6 +19,9 @@ BUILT_IN = {
     "constant-velocity": ("velocity", "ConstantVelocity"),
 }
 
+COUNTED = ("grid", "linear-gaussian", "nile", "stochastic-volatility")
+"""Domains whose unit of time is a step of their own, and not the second."""
+
 
 def maker(name: str) -> Any:
     """What makes the built-in domain of this name, called with its parameters."""
