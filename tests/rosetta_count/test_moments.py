@@ -46,7 +46,7 @@ def test_bfloat16_far_from_zero_is_reported_as_quantised():
 def test_nan_is_an_error_that_names_the_layer():
     a, b = related(600, 10, 10)
     b[400, 7] = float("nan")
-    with pytest.raises(DataError, match=r"array: layer layer1: 1 of 5 neurons are NaN or infinite \(the first is 2\)"):
+    with pytest.raises(DataError, match=r"layer layer1: 1 of 5 neurons are NaN or infinite \(the first is 2\)"):
         passed(Arrays(a), Arrays(b, widths=(5, 5)))
 
 
