@@ -16,10 +16,11 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, BinaryIO, Self
+from typing import BinaryIO, Self
 
 from nipstool.kit.errors import BusyError, InputMissingError, NipsError, OutputError, UsageError
 from nipstool.kit.parts import (
+    RawOutput,
     exchange,
     leads_to,
     open_locked,
@@ -32,6 +33,7 @@ from nipstool.kit.parts import (
     told_as,
     unlink_own,
 )
+from nipstool.kit.signals import uninterrupted
 
 STDIO = "-"
 StrPath = str | os.PathLike[str]
@@ -214,16 +216,25 @@ class AtomicFile:
         exists = os.path.exists(self._path)
         self._spooled = is_stdio(self._path) or (exists and not os.path.isfile(self._path))
         self._told = _SPOOL if self._spooled else self._path
-        with told_as(self._told):
-            if self._spooled:
-                descriptor, name = tempfile.mkstemp(prefix="nipstool-")
-                os.unlink(name)
-            else:
-                self._target = Path(os.path.realpath(self._path))
-                self._part = part_of(self._target)
-                descriptor = open_locked(self._part, self._told)
-        self.file = io.BufferedRandom(_RawOutput(descriptor, self._told))
+        is_open = False
+        try:
+            with uninterrupted(), told_as(self._told):
+                self.file = io.BufferedRandom(RawOutput(self._open(), self._told))
+                is_open = True
+        except BaseException:  # a signal that came meanwhile: nobody calls __exit__
+            if is_open:
+                self._discard()
+            raise
         return self
+
+    def _open(self) -> int:
+        if self._spooled:
+            descriptor, name = tempfile.mkstemp(prefix="nipstool-")
+            os.unlink(name)
+            return descriptor
+        self._target = Path(os.path.realpath(self._path))
+        self._part = part_of(self._target)
+        return open_locked(self._part, self._told)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -232,11 +243,14 @@ class AtomicFile:
             if kind is None:
                 self._deliver() if self._spooled else self._publish()
         finally:
-            if not self._spooled:
-                with suppress(OSError):
-                    unlink_own(self._part, self.file.fileno())
-            # the raw file: closing the buffered one would try once more to write what could not be written
-            self.file.raw.close()
+            self._discard()
+
+    def _discard(self) -> None:
+        if not self._spooled:
+            with suppress(OSError):
+                unlink_own(self._part, self.file.fileno())
+        # the raw file: closing the buffered one would try once more to write what could not be written
+        self.file.raw.close()
 
     def _publish(self) -> None:
         self.file.flush()
@@ -263,22 +277,6 @@ class AtomicFile:
             return
         with told_as(self._path), open(os.open(self._path, os.O_WRONLY), "wb") as sink:
             shutil.copyfileobj(self.file, sink, _CHUNK)
-
-
-class _RawOutput(io.FileIO):
-    """A raw file that tells its own failures, so that those of another file in the block stay apart."""
-
-    def __init__(self, descriptor: int, told: str):
-        super().__init__(descriptor, "r+b")
-        self._told = told
-
-    def write(self, data: Any) -> int:
-        with told_as(self._told):
-            return super().write(data)
-
-    def truncate(self, size: int | None = None) -> int:
-        with told_as(self._told):
-            return super().truncate(size)
 
 
 def _copy_to_stdout(source: io.BufferedRandom) -> None:
@@ -310,13 +308,19 @@ class AtomicFolder:
         self._target = Path(os.path.realpath(self._path))
         self._part = part_of(self._target)
         self._lock_file = self._part.with_name(self._part.name + ".lock")
-        with told_as(self._path):
-            self._lock = open_locked(self._lock_file, self._path)
-            try:
+        locked = False
+        try:
+            with uninterrupted(), told_as(self._path):
+                self._lock = open_locked(self._lock_file, self._path)
+                locked = True
+            with told_as(self._path):
                 self._prepare()
-            except BaseException:
+        except BaseException:
+            if locked:
+                with suppress(OSError):
+                    self._part.rmdir()  # only where it is empty: what a run may be resumed from stays
                 self._release()
-                raise
+            raise
         return self._part
 
     def _prepare(self) -> None:

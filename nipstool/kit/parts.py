@@ -2,11 +2,13 @@
 
 import errno
 import fcntl
+import io
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from nipstool.kit.errors import BusyError, OutputError
 
@@ -56,6 +58,9 @@ def open_locked(part: Path, told: str) -> int:
                 return descriptor
             unlink_own(part, descriptor)
         except BaseException:
+            if fresh:
+                with suppress(OSError):
+                    unlink_own(part, descriptor)
             os.close(descriptor)
             raise
         os.close(descriptor)
@@ -77,6 +82,22 @@ def leads_to(path: Path, descriptor: int) -> bool:
         return os.path.samestat(os.lstat(path), os.fstat(descriptor))
     except FileNotFoundError:
         return False
+
+
+class RawOutput(io.FileIO):
+    """A raw file that tells its own failures, so that those of another file in the block stay apart."""
+
+    def __init__(self, descriptor: int, told: str):
+        super().__init__(descriptor, "r+b")
+        self._told = told
+
+    def write(self, data: Any) -> int:
+        with told_as(self._told):
+            return super().write(data)
+
+    def truncate(self, size: int | None = None) -> int:
+        with told_as(self._told):
+            return super().truncate(size)
 
 
 def unlink_own(path: Path, descriptor: int) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nipstool.kit import files, parts
+from nipstool.kit import parts
 
 
 @dataclass
@@ -31,7 +31,7 @@ class Places:
         for name in ("rename", "replace", "link"):
             self._wrap(os, name, "rename")
         self._wrap(parts, "_renameat2", "rename")
-        self._wrap_writes(files._RawOutput)
+        self._wrap_writes(parts.RawOutput)
         opened = builtins.open
         builtins.open = io.open = self._opening(opened)  # type: ignore[assignment]
 

@@ -4,9 +4,13 @@ import os
 import signal
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+from nipstool.kit import files, parts
+from nipstool.kit.files import AtomicFile, AtomicFolder
 from nipstool.kit.signals import uninterrupted
 
 
@@ -33,3 +37,36 @@ def test_a_signal_is_not_lost_where_the_block_raises(came: list[int]) -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         raise ValueError("broken")
     assert came == [signal.SIGTERM]
+
+
+# What opening an output calls, in whose midst a signal may come.
+@pytest.mark.parametrize(
+    ("output", "owner", "name"),
+    [
+        (AtomicFile, parts, "_lock"),
+        (AtomicFile, parts, "leads_to"),
+        (AtomicFile, files, "open_locked"),
+        (AtomicFile, files, "RawOutput"),
+        (AtomicFolder, parts, "_lock"),
+        (AtomicFolder, files, "open_locked"),
+        (AtomicFolder, files, "remove_tree"),
+    ],
+)
+def test_a_signal_while_an_output_is_opened_leaves_nothing(
+    output: Any, owner: Any, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    called = getattr(owner, name)
+
+    def interrupted(*words: Any) -> Any:
+        monkeypatch.setattr(owner, name, called)  # once
+        found = called(*words)
+        signal.raise_signal(signal.SIGINT)
+        return found
+
+    monkeypatch.setattr(owner, name, interrupted)
+    with pytest.raises(KeyboardInterrupt), output(tmp_path / "out"):
+        raise AssertionError("the block began")
+    assert os.listdir(tmp_path) == []
+    with output(tmp_path / "out"):
+        pass
+    assert os.listdir(tmp_path) == ["out"]
