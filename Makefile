@@ -174,7 +174,8 @@ lint: $(DEV_READY)
 	$(BIN)/pyright
 
 # Networks for the package, from the seed, on one thread: two runs give the same bytes on one machine (the shipped file
-# was made before the draws were changed, see the method's README). Ten minutes of CPU; --resume goes on with a broken run.
+# was made before the draws were changed, see the method's README). Took 18 minutes beside other work;
+# --resume goes on with a broken run.
 NBF_CHECKPOINT := nipstool/filter_nbf/checkpoints/arena.safetensors
 checkpoint: export OMP_NUM_THREADS := 1
 checkpoint: export OPENBLAS_NUM_THREADS := 1
@@ -189,7 +190,7 @@ relevance: $(READY)
 	$(BIN)/python -m nipstool.detect_navtext.fitting nipstool/detect_navtext/data/relevance.safetensors
 
 # The weights that the compact detector's training starts from: 400 rendered scenes, then 6500 and 2500 steps in
-# bfloat16, on one thread (26 minutes of CPU where the processor knows bfloat16).
+# bfloat16, on one thread (its parts took 26 minutes of CPU; the processor knew bfloat16).
 compact: export OMP_NUM_THREADS := 1
 compact: $(READY)
 	$(BIN)/nipstool detect-navtext build-dataset --synthetic 400 -o build-scenes --force
