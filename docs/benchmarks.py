@@ -2,8 +2,8 @@
 
 Every script of tests/benchmarks, or those named, runs in a process of its own, on one thread; what it prints
 stands in BENCHMARKS.md with its command, its time and the machine. Two scripts run at a time where there are two
-cores, but those that read the clock on the wall run alone, at the end. Sections of scripts that did not run stay
-as they were.
+cores, the long ones first, but those that read the clock on the wall run alone, at the end. Sections of scripts that
+did not run stay as they were.
 """
 
 import importlib.metadata
@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / "tests" / "benchmarks"
 OUT = ROOT / "BENCHMARKS.md"
 LIMIT_S = 1500
+LONG = ("detect_navtext_reading", "filter_nbf", "eeg_pretrain_real", "eeg_pretrain_seizures", "eeg_pretrain_stream")
 ALONE = ("filter_nbf_speed", "startup")
 PACKAGES = (
     "torch",
@@ -52,7 +53,7 @@ def main(names: list[str]) -> None:
     if unknown:
         sys.exit(f"no benchmark {', '.join(unknown)}; there are {', '.join(every)}")
     sections = read_sections()
-    chosen = names or every
+    chosen = names or [*LONG, *(name for name in every if name not in LONG)]
     for name, text in run_all([name for name in chosen if name not in ALONE], min(2, os.cpu_count() or 1)):
         write(sections, name, text)
     for name, text in run_all([name for name in chosen if name in ALONE], 1):

@@ -57,8 +57,9 @@ def open_locked(part: Path, told: str) -> int:
             if fresh and leads_to(part, descriptor):
                 return descriptor
             unlink_own(part, descriptor)
-        except BaseException:
-            if fresh:
+        except BaseException as error:
+            # who locked our file between open and lock took it for a dead run's, and removes it itself
+            if fresh and not isinstance(error, BusyError):
                 with suppress(OSError):
                     unlink_own(part, descriptor)
             os.close(descriptor)
@@ -103,7 +104,7 @@ class RawOutput(io.FileIO):
 def unlink_own(path: Path, descriptor: int) -> None:
     """Removes the name `path` if it is still that of the open file."""
     if leads_to(path, descriptor):
-        path.unlink()
+        path.unlink(missing_ok=True)
 
 
 def rename_new(source: Path, target: Path) -> None:
