@@ -22,6 +22,14 @@ def server() -> Iterator[Server]:
     server.close()
 
 
+@pytest.fixture(scope="session")
+def other_server() -> Iterator[Server]:
+    """One whose process hashes in another order."""
+    server = Server()
+    yield server
+    server.close()
+
+
 @pytest.fixture
 def start(tmp_path: Path, server: Server) -> Callable[[Case], Shell]:
     """A folder with a case's inputs, whose runs are forks of the server."""
