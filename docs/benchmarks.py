@@ -2,8 +2,8 @@
 
 Every script of tests/benchmarks, or those named, runs in a process of its own, on one thread; what it prints
 stands in BENCHMARKS.md with its command, its time and the machine. Two scripts run at a time where there are two
-cores, the long ones first, but those that read the clock on the wall run alone, at the end. Sections of scripts that
-did not run stay as they were.
+cores, the long ones first, but those that read the clock on the wall run alone, at the end. Sections of scripts
+that did not run stay as they were.
 """
 
 import importlib.metadata
@@ -22,7 +22,13 @@ ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / "tests" / "benchmarks"
 OUT = ROOT / "BENCHMARKS.md"
 LIMIT_S = 1500
-LONG = ("detect_navtext_reading", "filter_nbf", "eeg_pretrain_real", "eeg_pretrain_seizures", "eeg_pretrain_stream")
+LONG = (
+    "detect_navtext_reading",
+    "filter_nbf",
+    "eeg_pretrain_real",
+    "eeg_pretrain_seizures",
+    "eeg_pretrain_stream",
+)
 ALONE = ("filter_nbf_speed", "startup")
 PACKAGES = (
     "torch",

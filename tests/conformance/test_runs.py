@@ -29,7 +29,7 @@ from tests.conformance.shell import Server, Shell
 def test_the_same_command_twice_gives_the_same(
     case: Case, tmp_path: Path, server: Server, other_server: Server
 ) -> None:
-    """In two processes that hash in different orders, and two environments: a usual one, and one as poor as cron's.
+    """In processes that hash in different orders, and two environments: a usual one, and one as poor as cron's.
 
     The first case of every command has a process of its own for the first run; of the others both runs are forks.
     """
