@@ -8,7 +8,7 @@ import typer
 
 from nipstool import options
 from nipstool.guard import complain
-from nipstool.kit.errors import ExitStatus, NipsError, UsageError
+from nipstool.kit.errors import NipsError, UsageError, worse
 from nipstool.options import ProgressStyle
 from nipstool.terminal import Terminal
 
@@ -234,7 +234,7 @@ def inspect(
             with terminal.progress(f"inspect {Path(file).name}") as show:
                 facts = inspect_lora(file, progress=show)
         except NipsError as error:
-            failed = _worst(failed, error)
+            failed = worse(failed, error)
             if len(files) > 1:
                 complain(str(error))
             continue
@@ -388,8 +388,3 @@ def _show_facts(terminal: Terminal, facts: "FileFacts") -> None:
     terminal.table(facts.path, *tables.facts_table(facts))
     if terminal.verbose:
         terminal.table("Modules", *tables.module_facts_table(facts))
-
-
-def _worst(seen: NipsError | None, error: NipsError) -> NipsError:
-    """Bad data outranks a missing input."""
-    return error if seen is None or error.status == ExitStatus.BAD_DATA else seen

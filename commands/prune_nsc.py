@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nipstool import options
-from nipstool.kit.errors import InputMissingError, UsageError
+from nipstool.guard import complain
+from nipstool.kit.errors import DataError, InputMissingError, UsageError, worse
 from nipstool.options import ProgressStyle
 from nipstool.terminal import Terminal
 
@@ -226,15 +227,18 @@ def score(
         raise UsageError("- is named twice, and standard input can be read once")
     if spectra == "weights":
         options.start(threads)
-    scores, failed = [], None
+    scores, failed, wrong = [], None, 0
     for arch in archs:
         try:
             for found in score_all([arch], Scale(init, snr), seq=seq, spectra=spectra, truth=truth):
                 scores.append(found)
                 if not json:
                     print(to_json(found), flush=True)
-        except Exception as error:
-            failed = _remember(failed, error, terminal, len(archs))
+        except (DataError, InputMissingError) as error:
+            failed = worse(failed, error)
+            wrong += 1
+            if len(archs) > 1:
+                complain(str(error))
     for low in [found for found in scores if found.degenerate][:1]:
         terminal.warn(f"{low.id}: mean s sigma^2 is {low.mean_snr:.2g}: NSC degenerates to #Params; raise --snr")
     ranking = rank(scores) if truth is not None and failed is None else None
@@ -244,7 +248,7 @@ def score(
         title = f"Kendall's tau against {truth} (near: #Params differ by less than 10 %)"
         terminal.table(title, report.TAU_COLUMNS, report.tau_rows(ranking))
     if failed is not None:
-        raise failed
+        raise failed if len(archs) == 1 else type(failed)(f"{wrong} of {len(archs)} inputs cannot be scored")
 
 
 @app.command()
@@ -312,17 +316,6 @@ def _settings(
     keep_first, keep_last, seq, init, snr, spectra, seed = rest
     scale, listed = Scale(init, snr), numbers("--widths", widths)
     return Settings(units, format, ffn, listed, multiple_of, keep_first, keep_last, seq, scale, spectra, seed)
-
-
-def _remember(seen: Any, error: Exception, terminal: Terminal, count: int) -> Any:
-    """The failure to end with: bad data outranks a missing input. Of several arguments each says its own."""
-    from nipstool.kit.errors import DataError
-
-    if not isinstance(error, DataError | InputMissingError):
-        raise error
-    if count > 1:
-        terminal.note(str(error))
-    return error if seen is None or isinstance(error, DataError) else seen
 
 
 def _check(output: str | None, source: str, force: bool) -> None:

@@ -17,6 +17,7 @@ from nipstool.detect_navtext.dataset import Picture, corners_of, polygon_of
 from nipstool.detect_navtext.lines import Image
 from nipstool.detect_navtext.metrics import Found, Rates, Tally
 from nipstool.detect_navtext.relevance import load_classifier
+from nipstool.kit.counts import counted
 from nipstool.kit.errors import DataError, InputMissingError
 from nipstool.kit.files import check_input, sha256, spooled_input
 from nipstool.kit.manifest import Run
@@ -303,7 +304,7 @@ def outcome(result: Evaluation) -> str:
     """What else there is to say, in a few lines."""
     named = {"precision": "precision", "recall": "recall", "f1": "F1", "dropped": "other gone", "ap": "AP"}
     spans = [f"{named[n]} {s[0]:.3f} to {s[1]:.3f}" for n, s in result.intervals.items() if s and n in named]
-    lines = [f"95 % intervals over {result.pictures} pictures: {', '.join(spans) or 'none'}"]
+    lines = [f"95 % intervals over {counted(result.pictures, 'picture')}: {', '.join(spans) or 'none'}"]
     if result.at_90 is not None:
         score, gone = result.at_90
         lines.append(

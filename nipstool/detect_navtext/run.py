@@ -10,6 +10,7 @@ from nipstool.detect_navtext.lines import Image
 from nipstool.detect_navtext.rows import Row, Seen, row_of
 from nipstool.detect_navtext.sources import Frame, Source, frames_of
 from nipstool.detect_navtext.track import Track, Tracker
+from nipstool.kit.counts import counted
 from nipstool.kit.errors import DataError, InputMissingError, NipsError
 from nipstool.kit.progress import Progress, silent
 
@@ -51,11 +52,11 @@ class Tally:
 
     def told(self, threshold: float) -> str:
         """One line for people about what was found and what was not wanted."""
-        text = f"{self.signs} signs in {self.pictures} pictures"
+        text = f"{counted(self.signs, 'sign')} in {counted(self.pictures, 'picture')}"
         if not self.held_back:
             return text
         why = f"nav_score below {threshold:.2f}, or another kind"
-        return f"{text}; {self.held_back} other lines of text are not shown ({why}): --all shows them"
+        return f"{text}; {counted(self.held_back, 'other line')} of text not shown ({why}): --all shows them"
 
     def failure(self, *, strict: bool) -> NipsError | None:
         """The error that the run as a whole ends with, if it does.

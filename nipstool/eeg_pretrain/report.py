@@ -7,6 +7,7 @@ from typing import Any
 
 from nipstool.eeg_pretrain.config import NOTICE
 from nipstool.eeg_pretrain.outputs import Detected
+from nipstool.kit.counts import counted
 
 Cell = str | float | int | None
 Table = tuple[str, tuple[str, ...], list[tuple[Cell, ...]]]
@@ -33,7 +34,7 @@ def training_line(output: str, about: Mapping[str, Any]) -> str:
     labels = "" if about["labelled"] else ", no seizure labels: it embeds and cannot detect"
     return (
         f"wrote {output}: {about['parameters']} parameters, {about['steps']} steps{skipped}{early},"
-        f" {about['recordings']} recordings of {about['hours']:g} h{labels}; {NOTICE}"
+        f" {counted(about['recordings'], 'recording')} of {about['hours']:g} h{labels}; {NOTICE}"
     )
 
 

@@ -62,3 +62,8 @@ class BusyError(NipsError):
     """Another run is writing the same output."""
 
     status = ExitStatus.BUSY
+
+
+def worse(seen: NipsError | None, error: NipsError) -> NipsError:
+    """Of the failures of several inputs the one to end with: bad data outranks a missing input."""
+    return error if seen is None or error.status == ExitStatus.BAD_DATA else seen

@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from nipstool.kit.counts import counted
 from nipstool.kit.distributed import joined
 from nipstool.kit.errors import DataError, InputMissingError, UsageError
 from nipstool.kit.files import AtomicFile, check_input, is_stdio
@@ -335,7 +336,7 @@ def generate_file(
     else:
         count = _write_rows(output, _made(model, kinds, how.seed, faults), force)
     inputs = hashes_of([*model_files(model), *([prompts] if kinds is None else [])])
-    shown = [f"wrote {output}: {count} answers"]
+    shown = [f"wrote {output}: {counted(count, 'answer')}"]
     return Done({"answers": count}, shown, None, faults.note(), inputs, str(reading.device))
 
 
