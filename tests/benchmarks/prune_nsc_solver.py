@@ -5,8 +5,10 @@
 Spaces of LLaMA-7B with one, two and three budgets, and random problems of 32 groups x 20 choices. HiGHS gets 20 s.
 """
 
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 from scipy.optimize import LinearConstraint, milp
@@ -114,8 +116,22 @@ def by_highs(problem: Problem) -> float | None:
     one = (owner[None] == np.arange(len(problem.groups))[:, None]).astype(float)
     rules = [LinearConstraint(cost / limits[:, None], -np.inf, 1), LinearConstraint(one, 1, 1)]
     options = {"mip_rel_gap": 0, "time_limit": LIMIT}
-    answer = milp(-value, constraints=rules, integrality=np.ones(len(value)), options=options)
+    with quiet_stdout():
+        answer = milp(-value, constraints=rules, integrality=np.ones(len(value)), options=options)
     return -answer.fun if answer.status == 0 else None
+
+
+@contextmanager
+def quiet_stdout() -> Iterator[None]:
+    """HiGHS writes lines of its own on descriptor 1, in the middle of our table."""
+    kept = os.dup(1)
+    with open(os.devnull, "wb") as nothing:
+        os.dup2(nothing.fileno(), 1)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
 
 
 if __name__ == "__main__":
