@@ -198,7 +198,8 @@ def _weight(
     stages = told.astype(int)
     found = Cloud(cloud.x, logw, ess)
     goal = alive_at_least(belief, settings)
-    if settings.temper and min(ess.tolist()) < goal:  # for few tracks a list is quicker to go through
+    least = min(ess.tolist())  # for few tracks a list is quicker to go through
+    if settings.temper and least < goal:
         low = np.flatnonzero(told & (ess < goal))
         part = Cloud(cloud.x[low], cloud.logw[low], cloud.ess[low])
         tempered, gain[low], stages[low], off = _temper(
@@ -211,7 +212,9 @@ def _weight(
         lost = np.flatnonzero(dead)
         part = Cloud(cloud.x[lost], cloud.logw[lost], cloud.ess[lost])
         found = _put(found, lost, _revive(dynamics, part, draws.take(lost), collapses[lost] + 1))
-    surprised = (ess < ALONE) & (gain < IMPLAUSIBLE * (~np.isnan(y)).sum(-1))
+    surprised = np.zeros(len(y), dtype=bool)
+    if least < ALONE:
+        surprised = (ess < ALONE) & (gain < IMPLAUSIBLE * (~np.isnan(y)).sum(-1))
     return found, Outcome(gain, stages, regenerated, off_family, ~told, dead, surprised)
 
 
