@@ -158,6 +158,37 @@ def test_a_part_that_another_run_removed_or_took_between_open_and_lock(tmp_path,
     os.close(others[0])
 
 
+def test_two_runs_that_give_up_the_same_part(tmp_path, monkeypatch):
+    part, leads_to = tmp_path / ".out.part", parts.leads_to
+    part.write_bytes(b"of a dead run")
+
+    def slowly(path, descriptor):
+        found = leads_to(path, descriptor)
+        if part.exists() and part.read_bytes():
+            part.unlink()  # the other run was quicker
+        return found
+
+    monkeypatch.setattr(parts, "leads_to", slowly)
+    os.close(parts.open_locked(part, "out"))
+    assert part.read_bytes() == b""
+
+
+def test_who_finds_its_new_part_locked_leaves_it_to_the_one_that_locked_it(tmp_path, monkeypatch):
+    part, lock = tmp_path / ".out.part", parts._lock
+    others = []
+
+    def too_late(descriptor, told):
+        others.append(os.open(part, os.O_RDONLY))
+        lock(others[0], "out")
+        lock(descriptor, told)
+
+    monkeypatch.setattr(parts, "_lock", too_late)
+    with pytest.raises(BusyError):
+        parts.open_locked(part, "out")
+    assert parts.leads_to(part, others[0])
+    os.close(others[0])
+
+
 KILLED = """
     import sys
     from nipstool.kit.files import AtomicFile

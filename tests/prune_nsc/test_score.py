@@ -186,3 +186,13 @@ def test_real_weights_of_a_checkpoint(data_dir: Path) -> None:
     (real,) = score([folder], Scale(), seq=2048, spectra="weights", truth=None)
     assert init.params == real.params == 260_032
     assert 0.5 * init.nsc < real.nsc < init.nsc  # trained spectra are less even
+
+
+def test_of_several_inputs_each_failure_is_told_and_bad_data_outranks_a_missing_one(tmp_path: Path) -> None:
+    (tmp_path / "bad.json").write_text("{")
+    command = [sys.executable, "-m", "nipstool", "prune-nsc", "score", "missing.json", "bad.json", "gone.json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    lines = done.stderr.splitlines()
+    assert (done.returncode, done.stdout) == (65, "")
+    assert [line.split(":")[1].strip() for line in lines[:3]] == ["missing.json", "bad.json", "gone.json"]
+    assert lines[3:] == ["nipstool: 3 of 3 inputs cannot be scored"]
