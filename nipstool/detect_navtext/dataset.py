@@ -9,7 +9,6 @@ DIR/data.yaml                      names the YOLO parts; DIR/provenance.csv wher
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from nipstool.detect_navtext.lines import KINDS, Polygon
 from nipstool.kit.errors import DataError, InputMissingError
+from nipstool.kit.records import parse_json
 
 SPLITS = ("train", "val")
 CATEGORIES = {"navtext": 1, "other": 2, "ignore": 3}
@@ -113,7 +113,7 @@ def read_coco(path: Path) -> list[Picture]:
         DataError: it is no such COCO file.
     """
     try:
-        document = json.loads(path.read_text(encoding="utf-8"))
+        document = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise InputMissingError(f"{path}: no such file; expected COCO annotations") from error
     except (OSError, ValueError) as error:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from nipstool.kit.errors import DataError, InputMissingError
 from nipstool.kit.files import check_input, sha256, spooled_input
 from nipstool.kit.manifest import Run
 from nipstool.kit.progress import Progress, silent
+from nipstool.kit.records import parse_json
 
 Finder = Callable[[Image], tuple[Sequence[NDArray[np.float32]] | NDArray[np.float32], NDArray[np.float64]]]
 
@@ -83,7 +83,7 @@ def _rows(text: str, path: Path) -> Iterator[Mapping[str, Any]]:
     start = text.lstrip()[:1]
     if start == "[" or (start == "{" and '"annotations"' in text):
         try:
-            document = json.loads(text)
+            document = parse_json(text)
         except ValueError as error:
             raise DataError(f"{path}: is no JSON: {error}") from error
         yield from _of_document(document)
@@ -91,7 +91,7 @@ def _rows(text: str, path: Path) -> Iterator[Mapping[str, Any]]:
     for number, line in enumerate(text.splitlines(), 1):
         if line.strip():
             try:
-                row = json.loads(line)
+                row = parse_json(line)
             except ValueError as error:
                 raise DataError(f"{path}: line {number} is no JSON: {error}") from error
             yield row

@@ -129,7 +129,7 @@ def _cut_short(data: bytes) -> str | None:
     if data.startswith(_JPEG):
         return None if data.find(b"\xff\xd9", _start_of_scan(data)) >= 0 else "a JPEG without its end marker"
     if data.startswith(_PNG):
-        return _beyond_deflate(data) if data.rfind(b"IEND") >= 0 else "a PNG without its last chunk"
+        return _beyond_deflate(data) or _beyond_chunk(data)
     if data[:4] == b"RIFF" and data[8:12] == b"WEBP":
         size = struct.unpack("<I", data[4:8])[0] + 8
         return None if len(data) >= size else f"a WebP of {size} bytes, {len(data)} are there"
@@ -145,6 +145,19 @@ def _beyond_deflate(data: bytes) -> str | None:
     if height * row <= _DEFLATE * len(data):
         return None
     return f"a PNG of {width} x {height} pixels, {len(data)} bytes are there"
+
+
+def _beyond_chunk(data: bytes) -> str | None:
+    """What is missing of a PNG's chunks up to IEND; OpenCV takes memory for the length that a chunk claims."""
+    at = len(_PNG)
+    while at + 12 <= len(data):
+        size, kind = struct.unpack(">I4s", data[at : at + 8])
+        if kind == b"IEND":
+            return None
+        if size > len(data) - at - 12:
+            return f"a PNG with a chunk of {size} bytes at byte {at}, {len(data) - at - 12} are there"
+        at += 12 + size
+    return "a PNG without its last chunk"
 
 
 def _start_of_scan(data: bytes) -> int:

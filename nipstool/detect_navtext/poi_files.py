@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from nipstool.detect_navtext.lines import KINDS
 from nipstool.detect_navtext.poi import Name, kind_of
 from nipstool.kit.errors import DataError, InputMissingError
 from nipstool.kit.parts import reason
+from nipstool.kit.records import parse_json
 
 _NAMES = ("name", "brand", "operator", "ref", "short_name", "official_name", "alt_name", "old_name", "addr:street")
 _COLUMNS = ("name", "text", "label", "title")
@@ -46,9 +46,10 @@ def read_places(path: str | Path) -> list[Name]:
 
 def _of_json(text: str, path: str) -> Iterator[Name]:
     try:
-        document = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise DataError(f"{path}:{error.lineno}: is no JSON: {error.msg}") from error
+        document = parse_json(text)
+    except ValueError as error:
+        line, said = getattr(error, "lineno", 1), getattr(error, "msg", error)
+        raise DataError(f"{path}:{line}: is no JSON: {said}") from error
     objects = document.get("features", document.get("elements")) if isinstance(document, dict) else None
     if not isinstance(objects, list):
         raise DataError(f"{path}: has neither `features` (GeoJSON) nor `elements` (Overpass JSON)")

@@ -96,10 +96,11 @@ def train(
         base: start from the weights in the package, else from random ones.
 
     Raises:
-        DataError: no picture of the dataset has text.
+        InputMissingError, DataError: the dataset cannot be read, or no picture of it has text.
     """
     from nipstool.detect_navtext import detector, learn
 
+    dataset.read_coco(dataset.file_in(folder, "val"))  # measured on last, damaged or missing it is told first
     if not base:
         course = replace(course, clutter=0.0, hard=0.0)  # what is hard is not known yet
     examples, samples = _examples(folder, teacher, names, stage)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from nipstool.kit.errors import DataError
+from nipstool.kit.records import is_number
 
 FORMAT = 1  # of a run's config.json and weights; a run of another format is named, not guessed at
 NOTICE = "for research only, never for diagnosis"
@@ -15,6 +15,7 @@ HISTORY = 4  # patches that a token sees besides what the recurrence remembers: 
 DESCRIPTORS = ("delta", "theta", "alpha", "beta", "gamma", "line length", "power")
 MODALITIES = ("eeg", "ecg", "spo2")
 HORIZONS_S = (60.0, 300.0, 600.0, 1800.0, 3600.0)
+DETECTORS = ("model", "line length", "power")  # of seizures: the network, and two rules to beat
 TEXT_BUCKETS = 4096
 USUAL_UV = 20.0
 CLIP = 15.0  # running scales: what lies beyond is an artefact, and must not be all that is seen
@@ -129,15 +130,11 @@ def config_of(plain: Mapping[str, Any], told: str) -> Config:
         raise DataError(f"{told}: its model has other settings than this version's ({', '.join(sorted(known))})")
     for name, (least, most) in LIMITS.items():
         whole = isinstance(plain[name], int) or name == "fs"
-        if not whole or not _is_number(plain[name]) or not least <= plain[name] <= most:
+        if not whole or not is_number(plain[name]) or not least <= plain[name] <= most:
             raise DataError(f"{told}: {name} is {plain[name]!r}; expected a number from {least} to {most}")
     if plain["d"] % plain["heads"]:
         raise DataError(f"{told}: d is {plain['d']}, which {plain['heads']} heads do not divide")
     horizons = plain["horizons_s"]
-    if not isinstance(horizons, list | tuple) or not horizons or not all(map(_is_number, horizons)):
+    if not isinstance(horizons, list | tuple) or not horizons or not all(map(is_number, horizons)):
         raise DataError(f"{told}: horizons_s is {horizons!r}; expected a list of seconds")
     return Config(**{**plain, "horizons_s": tuple(horizons)})
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from nipstool.eeg_pretrain import scoring
-from nipstool.eeg_pretrain.config import Config
+from nipstool.eeg_pretrain.config import DETECTORS, Config
 from nipstool.eeg_pretrain.recording import Seizure
 from nipstool.eeg_pretrain.scoring import Counts
 from nipstool.eeg_pretrain.stream import Reading
@@ -19,7 +19,6 @@ LEAST_S = 10  # a shorter event is none
 MOST_FALSE_ALARMS = 24.0  # a day
 MOST_TIME = 0.5  # what is on for longer detects nothing, though it may score: a long event counts as several
 GRID = 200  # thresholds tried
-DETECTORS = ("model", "line length", "power")
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ import torch
 
 from nipstool import __version__
 from nipstool.eeg_pretrain import pictures, ranks
-from nipstool.eeg_pretrain.config import Config, Recipe, as_plain
+from nipstool.eeg_pretrain.config import DETECTORS, Config, Recipe, as_plain
 from nipstool.eeg_pretrain.corpus import Corpus, Item
-from nipstool.eeg_pretrain.detect import DETECTORS, Threshold, Track, thresholds_of, track_of
+from nipstool.eeg_pretrain.detect import Threshold, Track, thresholds_of, track_of
 from nipstool.eeg_pretrain.model import Model
 from nipstool.eeg_pretrain.recording import Recording, Seizure
 from nipstool.eeg_pretrain.run_folder import RunFolder, save_run

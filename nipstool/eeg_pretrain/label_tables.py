@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import math
 import re
 from pathlib import Path
 
@@ -16,6 +15,7 @@ Found = tuple[list[Seizure], list[str]] | None
 ONSETS = ("onset", "onset_s", "start", "start_time", "starttime", "begin", "start_s")
 ENDS = ("offset", "end", "stop", "stop_time", "end_time", "offset_s", "stop_s", "end_s")
 DURATIONS = ("duration", "duration_s")
+MOST = 1e10  # seconds that a cell may tell: 300 years, and more than any clock's seconds since 1970
 MISSING = ("n/a", "na", "nan")  # cells that say there is no number
 TYPES = ("eventtype", "event_type", "trial_type", "event", "label", "type", "annotation", "description", "value")
 NO_END_S = 30.0  # taken as the length of a seizure whose end SeizeIT gives as None, as its other readers do
@@ -41,12 +41,12 @@ def read_text(path: Path) -> str:
 
 
 def number(text: str | None) -> float | None:
-    """A finite number; None for n/a, nan, an empty cell or anything else. A decimal comma is a point."""
+    """A number within MOST; None for n/a, nan, an empty cell or anything else. A decimal comma is a point."""
     try:
         found = float((text or "").strip().replace(",", "."))
     except ValueError:
         return None
-    return found if math.isfinite(found) else None
+    return found if abs(found) <= MOST else None
 
 
 def seconds(path: Path, line: int, column: str, text: str) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -111,7 +111,10 @@ def _from_events(path: Path) -> Reference:
         raise DataError(f"{path}: {labels[1][0]}")
     if length is None:
         raise DataError(f"{path}: does not say how long the recording is (recordingDuration)")
-    return Reference(stem_of(path), subject_of(path), length, merged(labels[0]))
+    if late := [seizure for seizure in labels[0] if seizure.onset_s >= length]:
+        raise DataError(f"{path}: a seizure at {late[0].onset_s:g} s, the recording has {length:g} s")
+    within = [replace(seizure, offset_s=min(seizure.offset_s, length)) for seizure in labels[0]]
+    return Reference(stem_of(path), subject_of(path), length, merged(within))
 
 
 def read_predictions(path: Path) -> dict[str, tuple[Path, EventFile]]:

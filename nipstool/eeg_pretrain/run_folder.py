@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from nipstool.eeg_pretrain.config import FORMAT, NOTICE, Config, as_plain, config_of
+from nipstool.eeg_pretrain.config import DETECTORS, FORMAT, NOTICE, Config, as_plain, config_of
 from nipstool.kit.errors import DataError
 from nipstool.kit.files import AtomicFolder, StrPath, check_input
+from nipstool.kit.records import is_number, parse_json, shown
 
 if TYPE_CHECKING:
     import torch
@@ -92,13 +93,35 @@ def _about(folder: Path) -> dict[str, Any]:
         raise DataError(f"{folder}: is no folder; expected a run that train has written")
     path = check_input(folder / ABOUT)
     try:
-        about = json.loads(path.read_text(encoding="utf-8"))
+        about = parse_json(path.read_text(encoding="utf-8"))
         found = about["format"]
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path}: is no description of a run") from error
     if found != FORMAT:
         raise DataError(f"{folder}: is a run of format {found}; this version reads format {FORMAT}")
-    missing = {"config", "labelled", "thresholds"} - set(about)
-    if missing:
+    if missing := NEEDED.keys() - {"text_model"} - set(about):
         raise DataError(f"{path}: says nothing about {', '.join(sorted(missing))}")
+    for name, (is_right, expected) in NEEDED.items():
+        if not is_right(about.get(name)):
+            raise DataError(f"{path}: {name} is {shown(about[name])}; expected {expected}")
     return about
+
+
+def _is_thresholds(value: Any) -> bool:
+    """{detector: {"chosen": whether on held-out seizures, "value": number}}."""
+    return isinstance(value, dict) and all(
+        isinstance(one := value.get(name), dict)
+        and isinstance(one.get("chosen"), bool)
+        and is_number(one.get("value"))
+        for name in DETECTORS
+    )
+
+
+# what run.json must say for a run to be used, text_model if it had one: whether it is right, and in words
+NEEDED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "config": (lambda value: isinstance(value, dict), "the model's settings"),
+    "labelled": (lambda value: isinstance(value, bool), "true or false"),
+    "shift": (is_number, "a number"),
+    "thresholds": (_is_thresholds, f"a threshold for each of {', '.join(DETECTORS)}"),
+    "text_model": (lambda value: value is None or isinstance(value, str), "a name or null"),
+}

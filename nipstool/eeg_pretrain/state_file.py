@@ -11,6 +11,7 @@ from torch import Tensor
 
 from nipstool.kit.errors import DataError
 from nipstool.kit.files import AtomicFile
+from nipstool.kit.records import parse_json
 
 KEY = "eeg-pretrain"
 
@@ -34,6 +35,6 @@ def load_tensors(path: Path, told: str | None = None) -> tuple[dict[str, Tensor]
 
     try:
         header = read_header(path)
-        return load(path.read_bytes()), json.loads(header.metadata[KEY])
+        return load(path.read_bytes()), parse_json(header.metadata[KEY])
     except (KeyError, ValueError, SafetensorError) as error:
         raise DataError(f"{told or path}: holds no weights of this method") from error

@@ -18,6 +18,7 @@ from nipstool.kit.errors import DataError
 
 COLUMNS = ("onset", "duration", "eventType", "confidence", "channels", "dateTime", "recordingDuration")
 TIME = "%Y-%m-%d %H:%M:%S"
+LONGEST_S = 1e8  # of a recording: three years
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,8 @@ def read_file(path: Path) -> EventFile:
     """The seizures of a file, those that touch not joined. Lines of background and without an onset are no events.
 
     Raises InputMissingError where it cannot be read; DataError where it has no column for the onset, an onset is
-    no number, a duration is missing or negative, or a confidence is outside [0, 1], with the line.
+    no number, a duration is missing or negative, or a confidence is outside [0, 1], with the line; or where the
+    recording's length is none.
     """
     if not any(name in ONSETS for name in columns_of(path)):
         raise DataError(f"{path}: has no column for the onset; expected {', '.join(COLUMNS)}")
@@ -86,6 +88,8 @@ def read_file(path: Path) -> EventFile:
         onset = seconds(path, line, "onset", next((row[name] for name in ONSETS if name in row), ""))
         if onset is not None:
             events.append(_event(path, line, row, onset))
+    if length is not None and not 0 <= length <= LONGEST_S:
+        raise DataError(f"{path}: a recordingDuration of {length:g} s; expected at most {LONGEST_S:g}")
     return EventFile(tuple(sorted(events, key=lambda e: e.onset_s)), length, start)
 
 

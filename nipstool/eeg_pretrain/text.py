@@ -7,13 +7,13 @@ place or of what was found in an EEG is left out.
 
 from __future__ import annotations
 
-import json
 import re
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from nipstool.eeg_pretrain.label_tables import number, read_text, rows_of
+from nipstool.kit.records import parse_json
 
 FIELDS = ("age", "sex", "medication", "indication", "note")
 _NAMES = {
@@ -98,7 +98,7 @@ _FORMS = {"age": _age, "sex": _sex}
 
 def _from_json(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(read_text(path))
+        found = parse_json(read_text(path))
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}

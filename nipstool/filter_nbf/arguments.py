@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from nipstool.filter_nbf.filter import Settings
 from nipstool.kit.errors import UsageError
+from nipstool.kit.records import parse_json
 
 COVS = ("auto", "full", "shrunk", "diag")
 
@@ -35,7 +35,7 @@ def parameters(given: Sequence[str] | None) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs("--param", given).items():
         try:
-            found[name] = json.loads(value)
+            found[name] = parse_json(value)
         except ValueError:
             found[name] = value
     return found

@@ -14,6 +14,7 @@ import numpy as np
 from nipstool.filter_nbf.model import Dynamics
 from nipstool.kit.errors import DataError
 from nipstool.kit.files import AtomicFile, check_input
+from nipstool.kit.records import parse_json
 
 FORMAT = "nbf/1"
 SHIPPED = {"arena": "arena.safetensors"}
@@ -54,7 +55,7 @@ def load(path: str | Path) -> Checkpoint:
 
     header = read_header(check_input(path))
     try:
-        about = json.loads(header.metadata["nbf"])
+        about = parse_json(header.metadata["nbf"])
         tensors = decode(Path(path).read_bytes())
     except (KeyError, ValueError, SafetensorError) as error:
         raise DataError(f"{path}: is no checkpoint of this filter: its metadata has no readable nbf") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import select
@@ -15,6 +14,7 @@ from typing import Any, BinaryIO
 
 from nipstool.filter_nbf import header
 from nipstool.kit.errors import DataError
+from nipstool.kit.records import parse_json, shown
 
 CHUNK = 1 << 18
 FEWEST, MOST = 4, 16384  # lines at once: few at first, so that the first answer comes soon
@@ -142,7 +142,7 @@ class RowReader:
             u = None
         told_t, told_id = record.get(self._names["t"]), record.get(self._names["id"])
         if told_id is not None and not isinstance(told_id, str | int | float):
-            raise DataError(f"id is {_shown(told_id)}, expected text or a number")
+            raise DataError(f"id is {shown(told_id)}, expected text or a number")
         t, dated = _time(told_t)
         if self._is_csv and isinstance(told_t, str) and t is not None and not dated:
             told_t = _as_number(told_t, t)
@@ -156,7 +156,7 @@ class RowReader:
                 raise DataError(f"{what} has {len(given)} values, expected {len(names)}: {', '.join(names)}")
             return [_number(value, name) for value, name in zip(given, names, strict=True)]
         if not isinstance(given, dict):
-            raise DataError(f"{what} is {_shown(given)}, expected an object with {', '.join(names)}")
+            raise DataError(f"{what} is {shown(given)}, expected an object with {', '.join(names)}")
         if not given.keys() <= set(names):
             name = next(key for key in given if key not in names)
             near = get_close_matches(name, names, n=1)
@@ -174,19 +174,12 @@ def _decoded(line: bytes) -> str:
 
 def _object(text: str) -> dict[str, Any]:
     try:
-        value = json.loads(text)
+        value = parse_json(text)
     except ValueError as error:
         raise DataError(f"invalid JSON ({error})") from error
-    except RecursionError as error:
-        raise DataError("invalid JSON (nested too deeply)") from error
     if not isinstance(value, dict):
-        raise DataError(f"is {_shown(value)}, expected a JSON object")
+        raise DataError(f"is {shown(value)}, expected a JSON object")
     return value
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else text[:37] + "..."
 
 
 def _number(value: Any, name: str) -> float:
@@ -200,7 +193,7 @@ def _number(value: Any, name: str) -> float:
             number = float(value)
             if not math.isinf(number):
                 return number
-    raise DataError(f"{name} is {_shown(value)}, expected a finite number")
+    raise DataError(f"{name} is {shown(value)}, expected a finite number")
 
 
 def _time(value: Any) -> tuple[float | None, bool]:

@@ -12,6 +12,7 @@ from nipstool.filter_nbf.draws import KeyedGenerator
 from nipstool.filter_nbf.tracks import Track, Tracks
 from nipstool.kit.errors import DataError
 from nipstool.kit.files import AtomicFile, check_input
+from nipstool.kit.records import parse_json
 
 FORMAT = "nbf-state/1"
 NUMBERS = ("ess", "t", "dt", "loglik")
@@ -56,7 +57,7 @@ def load_state(path: str, tracks: Tracks, *, belief: str) -> None:
 
     header = read_header(check_input(path))
     try:
-        about = json.loads(header.metadata["nbf"])
+        about = parse_json(header.metadata["nbf"])
         found = load(Path(path).read_bytes())
     except (KeyError, ValueError, SafetensorError) as error:
         raise DataError(f"{path}: is no state of this filter") from error

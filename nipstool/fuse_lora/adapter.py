@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from nipstool.fuse_lora.algorithms import fold_with_error
 from nipstool.fuse_lora.names import Layout, Module, read_layout
 from nipstool.kit.errors import DataError, InputMissingError
+from nipstool.kit.records import parse_json
 from nipstool.kit.tensors import TensorReader, open_tensors
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def _open_weights(path: Path) -> TensorReader:
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
+        config = parse_json(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
         raise DataError(f"{path}: expected a JSON object: {error}") from error
     if not isinstance(config, dict):
@@ -209,7 +209,7 @@ def _embedded_config(metadata: Mapping[str, str], label: str) -> dict[str, Any]:
     if not text:
         return {}
     try:
-        flat = json.loads(text)
+        flat = parse_json(text)
     except ValueError as error:
         raise DataError(f"{label}: the metadata lora_adapter_metadata is no JSON: {error}") from error
     where = f"{label}: the metadata lora_adapter_metadata"

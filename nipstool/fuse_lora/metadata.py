@@ -16,6 +16,7 @@ from nipstool.fuse_lora.adapter import Adapter
 from nipstool.fuse_lora.engine import Merge
 from nipstool.fuse_lora.extras import Extra
 from nipstool.fuse_lora.targets import Block, Style, Target
+from nipstool.kit.records import parse_json
 
 HASHES = {"sshs_model_hash": 64, "sshs_legacy_hash": 8}  # key -> width in characters
 _MODULES = {"flux": "networks.lora_flux", "sd3": "networks.lora_sd3"}
@@ -130,7 +131,7 @@ def _added_tags(texts: Sequence[str]) -> str:
 def parse_tags(text: str) -> dict[str, dict[str, int]]:
     """kohya's ss_tag_frequency; what is not of its form is dropped."""
     try:
-        value = json.loads(text)
+        value = parse_json(text)
     except ValueError:
         return {}
     folders = value.items() if isinstance(value, dict) else ()

@@ -7,7 +7,6 @@ they hold, not by the names that one family gives them.
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
 from collections.abc import Iterator, Mapping
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from nipstool.kit.errors import DataError, InputMissingError
 from nipstool.kit.files import StrPath, check_input
 from nipstool.kit.parts import reason
+from nipstool.kit.records import parse_json
 from nipstool.kit.tensors import open_tensors
 
 if TYPE_CHECKING:
@@ -73,13 +73,16 @@ def read_config_json(path: StrPath) -> dict[str, Any]:
             text = opened.read(MOST_BYTES + 1)
         if len(text) > MOST_BYTES:
             raise DataError(f"{file}: is longer than {MOST_BYTES} bytes; expected a configuration")
-        config = json.loads(text)
+        config = parse_json(text)
     except OSError as error:
         raise InputMissingError(f"{file}: cannot be read: {reason(error)}") from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise DataError(f"{file}: is no JSON: {' '.join(str(error).split())}") from error
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
         raise DataError(f"{file}: expected a JSON object with a model_type, as transformers writes it")
+    for key, value in config.items():
+        if isinstance(value, int) and abs(value) >= 1 << 63:
+            raise DataError(f"{file}: {key} is {value}; expected a number of 64 bits")
     return config
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import sys
 from collections.abc import Mapping
 from enum import Enum
 from pathlib import Path
@@ -31,6 +32,25 @@ def plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     raise TypeError(f"no JSON form for {type(value).__name__}")
+
+
+def parse_json(text: str | bytes) -> Any:
+    """As json.loads, but what is nested too deep is a ValueError too, as all else that is no JSON."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+
+
+def is_number(value: object) -> bool:
+    """Whether a value read from JSON is a finite number that a float can hold; true and false are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+
+
+def shown(value: Any, most: int = 80) -> str:
+    """A value for a message: short, on one line, without control characters."""
+    text = repr(value)
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def field_of(record: Mapping[str, Any], name: str, where: str) -> Any:

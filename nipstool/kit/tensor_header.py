@@ -20,6 +20,7 @@ from typing import Any
 from nipstool.kit.errors import DataError, InputMissingError
 from nipstool.kit.files import StrPath, check_input
 from nipstool.kit.parts import reason
+from nipstool.kit.records import shown
 
 # name, bits an element, torch's name (None: readable as bytes alone). In the order of the format's own enum,
 # which is the reverse of the order in which the reference writer stores tensors.
@@ -186,7 +187,7 @@ def _parse(text: bytes) -> dict[str, Any]:
         parse_constant=_no_constant,
     )
     if not isinstance(document, dict):
-        raise ValueError(f"expected an object, found {_shown(document)}")
+        raise ValueError(f"expected an object, found {shown(document)}")
     if re.search(rb"\\u[dD][89a-fA-F]", text):
         json.dumps(document, ensure_ascii=False).encode()
     return document
@@ -196,7 +197,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         counts = Counter(name for name, _ in pairs)
-        raise ValueError(f"{_shown(counts.most_common(1)[0][0])} occurs twice")
+        raise ValueError(f"{shown(counts.most_common(1)[0][0])} occurs twice")
     return found
 
 
@@ -218,42 +219,36 @@ def _no_constant(text: str) -> float:
     raise ValueError(f"{text} is no JSON value")
 
 
-def _shown(value: Any) -> str:
-    """A value for a message: short, on one line, without control characters."""
-    text = repr(value)
-    return text if len(text) <= 80 else f"{text[:77]}..."
-
-
 def _metadata_of(document: dict[str, Any]) -> dict[str, str]:
     """Takes the metadata out of `document`."""
     metadata = document.pop(_METADATA, None)
     if metadata is None:
         return {}
     if not isinstance(metadata, dict):
-        raise ValueError(f"{_METADATA} is {_shown(metadata)}; expected an object of texts")
+        raise ValueError(f"{_METADATA} is {shown(metadata)}; expected an object of texts")
     for key, value in metadata.items():
         if not isinstance(value, str):
-            raise ValueError(f"{_METADATA} holds {_shown(value)} under {_shown(key)}; expected a text")
+            raise ValueError(f"{_METADATA} holds {shown(value)} under {shown(key)}; expected a text")
     return metadata
 
 
 def _info(name: str, entry: Any, path: Path, data_start: int) -> TensorInfo:
-    tensor = f"tensor {_shown(name)}"
+    tensor = f"tensor {shown(name)}"
     if not isinstance(entry, dict) or not {"dtype", "shape", "data_offsets"} <= entry.keys():
-        raise ValueError(f"{tensor} is {_shown(entry)}; expected dtype, shape and data_offsets")
+        raise ValueError(f"{tensor} is {shown(entry)}; expected dtype, shape and data_offsets")
     dtype, shape, offsets = entry["dtype"], entry["shape"], entry["data_offsets"]
     if not isinstance(dtype, str) or dtype not in _BITS:
-        raise ValueError(f"{tensor} has the unknown dtype {_shown(dtype)}")
+        raise ValueError(f"{tensor} has the unknown dtype {shown(dtype)}")
     if not _is_sizes(shape):
-        raise ValueError(f"{tensor} has the shape {_shown(shape)}; expected sizes of 0 or more")
+        raise ValueError(f"{tensor} has the shape {shown(shape)}; expected sizes of 0 or more")
     if not _is_sizes(offsets) or len(offsets) != 2 or offsets[0] > offsets[1]:
-        raise ValueError(f"{tensor} has the data_offsets {_shown(offsets)}; expected [begin, end]")
+        raise ValueError(f"{tensor} has the data_offsets {shown(offsets)}; expected [begin, end]")
     # the reference multiplies in 64 bits from the left, so a later 0 does not undo an overflow
     if any(count >= _WORD for count in accumulate(shape, mul)) or math.prod(shape) * _BITS[dtype] >= _WORD:
-        raise ValueError(f"{tensor} has the shape {_shown(shape)}: too large for any memory")
+        raise ValueError(f"{tensor} has the shape {shown(shape)}: too large for any memory")
     needed, held = nbytes(dtype, shape), offsets[1] - offsets[0]
     if needed != held:
-        raise ValueError(f"{tensor} of {dtype} {_shown(shape)} needs {needed} bytes; its data_offsets hold {held}")
+        raise ValueError(f"{tensor} of {dtype} {shown(shape)} needs {needed} bytes; its data_offsets hold {held}")
     return TensorInfo(name, dtype, tuple(shape), path, data_start + offsets[0], data_start + offsets[1])
 
 
@@ -267,7 +262,7 @@ def _check_ranges(infos: list[TensorInfo], data_start: int, size: int) -> None:
     for info in infos:
         if info.start != place:
             fault = "overlaps another by" if info.start < place else "leaves a hole of"
-            raise ValueError(f"tensor {_shown(info.name)} {fault} {abs(info.start - place)} bytes")
+            raise ValueError(f"tensor {shown(info.name)} {fault} {abs(info.start - place)} bytes")
         place = info.end
     if place > size:
         raise ValueError(f"truncated: expected {place} bytes, found {size}")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, BinaryIO, Self
 from nipstool.kit.errors import DataError, InputMissingError
 from nipstool.kit.files import AtomicFolder, StrPath, check_input, check_output
 from nipstool.kit.parts import reason, told_as
+from nipstool.kit.records import parse_json
 from nipstool.kit.tensor_header import (
     DTYPES,
     Header,
@@ -193,11 +194,11 @@ def _open_shards(index: Path) -> TensorReader:
 def _weight_map(index: Path) -> dict[str, str]:
     """name -> shard file, each a plain name, so that no index leads outside its folder."""
     try:
-        weight_map = json.loads(index.read_bytes())["weight_map"]
+        weight_map = parse_json(index.read_bytes())["weight_map"]
         shards = weight_map.items()
     except OSError as error:
         raise InputMissingError(f"{index}: cannot be read: {reason(error)}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DataError(f"{index}: expected a JSON object with a weight_map") from error
     for name, shard in shards:
         if not isinstance(shard, str) or not shard.endswith(".safetensors") or set(shard) & set("/\\\0"):

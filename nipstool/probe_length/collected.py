@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nipstool.kit.errors import DataError
 from nipstool.kit.files import StrPath, check_input
+from nipstool.kit.records import shown
 from nipstool.kit.tensors import TensorReader
-from nipstool.probe_length.artefact import read_about, write_tensors
+from nipstool.probe_length.artefact import read_about, read_array, write_tensors
 from nipstool.probe_length.lengths import NAMES, Lengths
 from nipstool.probe_length.sample import Sample
 from nipstool.probe_length.statistics import Sums
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 KIND = "probe-length statistics"
+Array = np.ndarray
 POSITION = 3  # columns after the hidden state: t, log1p t, sqrt t
 SEQUENCE_COLUMNS = 5  # t, log1p t, sqrt t, P, log1p P
 
@@ -44,6 +47,21 @@ class Origin:
             theirs = getattr(other, name)
             if name != "model" and theirs != mine:
                 raise DataError(f"{told}: its {name} is {theirs}, the first file's {mine}: of another pass")
+
+
+def origin_of(plain: Any) -> Origin:
+    """What JSON says of an origin. Raises KeyError, TypeError or ValueError where it is none."""
+    origin = Origin(**{**plain, "layers": tuple(plain["layers"])})
+    for name, value in asdict(origin).items():
+        if name == "layers":
+            right = bool(value) and all(type(one) is int and one >= 0 for one in value)
+        elif name in ("width", "folds", "rows", "context"):
+            right = type(value) is int and value >= 0
+        else:
+            right = isinstance(value, str) or (name == "template" and value is None)
+        if not right:
+            raise ValueError(f"{name} is {shown(value)}")
+    return origin
 
 
 @dataclass
@@ -130,23 +148,40 @@ def load(path: StrPath) -> tuple[Collected, dict[str, Any]]:
     with TensorReader(check_input(path)) as reader:
         about = read_about(path, reader, KIND)
         try:
-            origin = Origin(**{**about["origin"], "layers": tuple(about["origin"]["layers"])})
-            sums = {f"{part}.{layer}": part for part in ("along", "first") for layer in origin.layers}
-            read = {name: _sums(reader, name) for name in (*sums, "position", "prompt")}
+            origin = origin_of(about["origin"])
+            array = partial(read_array, path, reader)
             found = Collected(
                 origin,
-                {layer: read[f"along.{layer}"] for layer in origin.layers},
-                {layer: read[f"first.{layer}"] for layer in origin.layers},
-                read["position"],
-                read["prompt"],
-                Lengths(*(reader.read(f"lengths.{name}").numpy() for name in NAMES)),
-                Sample(*(reader.read(f"sample.{f.name}").numpy() for f in fields(Sample))),
+                {layer: _sums(array, f"along.{layer}", origin.folds) for layer in origin.layers},
+                {layer: _sums(array, f"first.{layer}", origin.folds) for layer in origin.layers},
+                _sums(array, "position", origin.folds),
+                _sums(array, "prompt", origin.folds),
+                _lengths(array, origin.folds),
+                _sample(array, origin),
                 *(about[name] for name in ("datasets", "sequences", "censored", "skipped")),
             )
-        except (KeyError, TypeError) as error:
-            raise DataError(f"{path}: its description is incomplete: {error}") from error
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(f"{path}: its description is not that of statistics: {error}") from error
     return found, about["more"]
 
 
-def _sums(reader: TensorReader, name: str) -> Sums:
-    return Sums(*(reader.read(f"{name}.{f.name}") for f in fields(Sums)))
+def _sums(array: Callable[..., Array], name: str, folds: int) -> Sums:
+    import torch
+
+    shift = array(f"{name}.shift", "f", [None])
+    d = len(shift)
+    shapes = {"n": [folds], "s": [folds, d], "S": [folds, d, d], "sy": [folds], "b": [folds, d], "yy": [folds]}
+    others = [array(f"{name}.{part}", "f", shape) for part, shape in shapes.items()]
+    return Sums(*map(torch.from_numpy, (shift, *others)))
+
+
+def _lengths(array: Callable[..., Array], folds: int) -> Lengths:
+    size = array(f"lengths.{NAMES[0]}", "f", [folds, None]).shape[1]
+    return Lengths(*(array(f"lengths.{name}", "f", [folds, size]) for name in NAMES))
+
+
+def _sample(array: Callable[..., Array], origin: Origin) -> Sample:
+    m = len(array("sample.key", "i", [None]))
+    rows = [m, len(origin.layers), origin.width]
+    kinds = {"censored": ("b", [m]), "weight": ("f", [m]), "first": ("f", rows), "drawn": ("f", rows)}
+    return Sample(*(array(f"sample.{f.name}", *kinds.get(f.name, ("i", [m]))) for f in fields(Sample)))

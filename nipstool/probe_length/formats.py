@@ -9,7 +9,6 @@ arrival.
 from __future__ import annotations
 
 import gzip
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from typing import IO, Any
 from nipstool.kit.errors import DataError, InputMissingError
 from nipstool.kit.files import is_stdio, spooled_input
 from nipstool.kit.parts import reason
-from nipstool.kit.records import field_of
+from nipstool.kit.records import field_of, parse_json
 
 Turns = list[dict[str, str]]
 Fault = Callable[[str], None]
@@ -134,15 +133,15 @@ def _lines(file: IO[str], told: str, fault: Fault) -> Iterator[tuple[int, Any]]:
         if not line.strip():
             continue
         try:
-            yield number, json.loads(line)
-        except (ValueError, RecursionError) as error:
+            yield number, parse_json(line)
+        except ValueError as error:
             fault(f"{told}:{number}: is no JSON: {' '.join(str(error).split())}")
 
 
 def _array(text: str, told: str) -> Iterator[tuple[int, Any]]:
     try:
-        records = json.loads(text)
-    except (ValueError, RecursionError) as error:
+        records = parse_json(text)
+    except ValueError as error:
         raise DataError(f"{told}: is no JSON array: {' '.join(str(error).split())}") from error
     if not records:
         raise DataError(f"{told}: the array is empty; expected prompts and responses")

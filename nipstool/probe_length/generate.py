@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nipstool.kit.errors import DataError
 from nipstool.kit.language_models import quiet
@@ -13,6 +13,9 @@ from nipstool.kit.progress import Progress, silent
 from nipstool.probe_length.encoding import hash64
 from nipstool.probe_length.formats import Example, Fault
 from nipstool.probe_length.hidden import Language, padded
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 AT_ONCE = 256  # prompts that are sorted by length together
 
@@ -82,6 +85,12 @@ def _batches(prompts: list[tuple[Example, list[int]]], how: Sampling, context: i
 def _sample(language: Language, prompts: list[list[int]], how: Sampling) -> list[list[tuple[list[int], bool]]]:
     """For each prompt its answers, each with whether the model ended it itself."""
     import torch
+    from transformers import LogitsProcessorList
+
+    def checked(ids: Tensor, scores: Tensor) -> Tensor:
+        if scores.isnan().any() or scores.isposinf().any():
+            raise DataError(f"{language.folder}: its logits are NaN or infinite; are its weights damaged?")
+        return scores
 
     batch = padded(prompts, language.device, "left")
     places = batch.ids.shape[1]
@@ -96,6 +105,7 @@ def _sample(language: Language, prompts: list[list[int]], how: Sampling) -> list
             num_return_sequences=how.n if how.temperature > 0 else 1,
             eos_token_id=ends or None,
             pad_token_id=ends[0] if ends else 0,
+            logits_processor=LogitsProcessorList([checked]),
             **(drawn if how.temperature > 0 else {"do_sample": False}),
         )
     rows = [_ended(row, language.encoder.ends) for row in out[:, places:].tolist()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 
 from nipstool.kit.errors import DataError
-from nipstool.kit.records import to_json
+from nipstool.kit.records import parse_json, to_json
 from nipstool.probe_length.encoding import Encoder
 from nipstool.probe_length.formats import Example, Layout, to_example
 from nipstool.probe_length.hidden import Language, padded, reading, run
@@ -151,7 +150,7 @@ def _example(line: bytes, where: str, layout: Layout) -> Example | str:
     """The example of a line, or what is wrong with it."""
     try:
         text = line.decode().strip()
-        record = json.loads(text) if text[0] in '{["' else text
+        record = parse_json(text) if text[0] in '{["' else text
         if "\0" in text:
             raise DataError(f"{where}: is neither JSON nor text")
         return to_example(record, where, layout, "stdin")
@@ -159,7 +158,7 @@ def _example(line: bytes, where: str, layout: Layout) -> Example | str:
         return str(error)
     except UnicodeDecodeError:
         return f"{where}: is no UTF-8 text"
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         return f"{where}: is no JSON: {' '.join(str(error).split())}"
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +15,11 @@ import numpy as np
 from nipstool.kit.errors import DataError
 from nipstool.kit.files import StrPath, check_input, is_stdio, sha256
 from nipstool.kit.language_models import CONFIG
+from nipstool.kit.records import is_number, shown
 from nipstool.kit.tensors import INDEX_SUFFIX, TensorReader
-from nipstool.probe_length.artefact import read_about, write_tensors
-from nipstool.probe_length.collected import Origin
+from nipstool.probe_length.artefact import LARGEST, read_about, read_array, write_tensors
+from nipstool.probe_length.collected import Origin, origin_of
+from nipstool.probe_length.comparison import BOTH
 from nipstool.probe_length.intervals import Residuals, Spread, spread
 
 KIND = "probe-length probe"
@@ -88,21 +92,60 @@ def load(path: StrPath) -> Probe:
     with TensorReader(check_input(path)) as reader:
         about = read_about(path, reader, KIND)
         try:
-            arrays = {name: reader.read(name).numpy() for name in reader.infos}
-            lines = {name: Linear(at[0], arrays[f"{name}.w"], at[1]) for name, at in about["lines"].items()}
-            residuals = Residuals(*(arrays[f"residuals.{f.name}"] for f in fields(Residuals)))
+            origin = origin_of(about["origin"])
+            facts = {name: about[name] for name in ("mean", "mean_first", "coverage", "censored", "card")}
+            _check(facts)
+            array = partial(read_array, path, reader)
+            lines = {name: _line(array, name, at, origin) for name, at in about["lines"].items()}
+            residuals = _residuals(array)
+            tables = {name: array(name, "f", [None]) for name in ("table", "table_ended")}
+            if not all(map(len, tables.values())):
+                raise ValueError("a table of positions is empty")
             return Probe(
-                origin=Origin(**{**about["origin"], "layers": tuple(about["origin"]["layers"])}),
+                origin=origin,
                 lines={name.removeprefix("along."): line for name, line in lines.items() if "along." in name},
                 **{name: lines[name] for name in PLAIN},
-                table=arrays["table"],
-                table_ended=arrays["table_ended"],
+                **tables,
                 residuals=residuals,
-                spread=spread(residuals, about["coverage"]),
-                **{name: about[name] for name in ("mean", "mean_first", "coverage", "censored", "card")},
+                spread=spread(residuals, facts["coverage"]),
+                **facts,
             )
-        except (KeyError, TypeError, IndexError) as error:
-            raise DataError(f"{path}: its description is incomplete: {error}") from error
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
+            raise DataError(f"{path}: its description is not that of a probe: {error}") from error
+
+
+def _check(facts: Mapping[str, Any]) -> None:
+    """Raises ValueError for facts that no probe has."""
+    right = {
+        **{name: _is_moderate(facts[name]) for name in ("mean", "mean_first")},
+        "coverage": is_number(facts["coverage"]) and 0 < facts["coverage"] < 1,
+        "censored": isinstance(facts["censored"], bool),
+        "card": isinstance(facts["card"], dict),
+    }
+    for name in (name for name, is_right in right.items() if not is_right):
+        raise ValueError(f"{name} is {shown(facts[name])}")
+
+
+def _is_moderate(value: object) -> bool:
+    return is_number(value) and abs(value) <= LARGEST  # type: ignore[arg-type]
+
+
+def _line(array: Callable[..., Array], name: str, at: Any, origin: Origin) -> Linear:
+    layer, b0 = at
+    plain = name in PLAIN and name != "first"
+    if not (_is_moderate(b0) and (layer in origin.layers or (plain and layer == 0))):
+        raise ValueError(f"{name} is {shown(at)}")
+    own = not plain and name != f"along.{BOTH}"  # of hidden states alone
+    return Linear(layer, array(f"{name}.w", "f", [origin.width if own else None]), b0)
+
+
+def _residuals(array: Callable[..., Array]) -> Residuals:
+    m = len(array("residuals.value", "f", [None]))
+    kinds = {"value": "f", "censored": "b", "weight": "f", "group": "i"}
+    found = Residuals(*(array(f"residuals.{name}", kind, [m]) for name, kind in kinds.items()))
+    if m == 0 or not (found.weight > 0).all():
+        raise ValueError("there is no residual, or one that does not count")
+    return found
 
 
 def model_hash(folder: StrPath) -> str:

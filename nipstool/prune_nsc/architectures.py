@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from nipstool.kit.errors import DataError
 from nipstool.kit.files import is_stdio, spooled_input
 from nipstool.kit.language_models import read_config_json, skeleton, to_config
+from nipstool.kit.records import is_number, parse_json
 from nipstool.prune_nsc.flexibert import is_record, read_record
 from nipstool.prune_nsc.inventory import Architecture, Layer, Matrix, bytes_a_value
 
@@ -61,8 +61,8 @@ def _values(text: str, told: str) -> Iterator[tuple[str, int | None, Any]]:
     if not text.strip():
         raise DataError(f"{told}: is empty; expected JSON")
     try:
-        document = json.loads(text)
-    except (ValueError, RecursionError):
+        document = parse_json(text)
+    except ValueError:
         yield from _lines(text, told)
         return
     if not isinstance(document, list):
@@ -78,8 +78,8 @@ def _lines(text: str, told: str) -> Iterator[tuple[str, None, Any]]:
         if not line.strip():
             continue
         try:
-            yield f"{told}:{number}", None, json.loads(line)
-        except (ValueError, RecursionError) as error:
+            yield f"{told}:{number}", None, parse_json(line)
+        except ValueError as error:
             raise DataError(f"{told}:{number}: is no JSON: {error}") from error
 
 
@@ -105,14 +105,10 @@ def truth_of(candidate: Candidate, field: str) -> float:
         if not isinstance(value, Mapping) or word not in value:
             raise DataError(f"{candidate.told}: no field {field}{inside}; {_fields_told(candidate.record, field)}")
         value = value[word]
-    if not _is_number(value):
+    if not is_number(value):
         found = f"an object of {', '.join(map(str, value))}" if isinstance(value, Mapping) else repr(value)
         raise DataError(f"{candidate.told}: {field}{inside} is {found[:200]}; expected a number")
     return float(value)
-
-
-def _is_number(value: Any) -> bool:
-    return not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
 
 
 def _numbers_of(record: Mapping[str, Any], before: str = "") -> Iterator[str]:
@@ -120,7 +116,7 @@ def _numbers_of(record: Mapping[str, Any], before: str = "") -> Iterator[str]:
     for key, value in record.items():
         if isinstance(value, Mapping):
             yield from _numbers_of(value, f"{before}{key}.")
-        elif _is_number(value):
+        elif is_number(value):
             yield f"{before}{key}"
 
 

@@ -6,7 +6,6 @@ formula of its own. Of the families only those are taken whose layers are known 
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from typing import Any, Literal
 
 from nipstool.kit.errors import DataError, UsageError
 from nipstool.kit.language_models import Block, decoder_blocks, read_config_json, skeleton, to_config
+from nipstool.kit.records import parse_json
 from nipstool.kit.tensors import INDEX_SUFFIX, TensorReader, open_tensors
 from nipstool.prune_nsc.inventory import Architecture, Layer, Matrix, bytes_a_value
 
@@ -210,7 +210,7 @@ def open_checkpoint(path: str) -> TensorReader:
         raise DataError(f"{path}: holds model.safetensors and {indices[0].name}; which of them counts is not said")
     reader = open_tensors(path)
     if indices:
-        named = json.loads(indices[0].read_bytes())["weight_map"]
+        named = parse_json(indices[0].read_bytes())["weight_map"]
         for stale in reader.infos.keys() - named:
             del reader.infos[stale]
     return reader

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nipstool.kit.errors import DataError, UsageError
 from nipstool.kit.progress import Progress, silent
+from nipstool.kit.records import shown
 from nipstool.rosetta_count.documents import read_texts
 from nipstool.rosetta_count.results import PAIRS, read_rows, read_summary
 from nipstool.rosetta_count.sources import Corpus, Reading, TextModel, corpus, load_text_model
@@ -77,15 +78,40 @@ def parse_neurons(text: str, option: str = "--neurons") -> list[Neuron]:
     return found
 
 
+def neuron_of(layer: str, index: str) -> Neuron:
+    """The neuron of two cells of a table. Raises ValueError where they are no numbers, or negative."""
+    found = Neuron(int(layer), int(index))
+    if min(found.layer, found.index) < 0:
+        raise ValueError(f"layer {layer}, neuron {index}")
+    return found
+
+
 def reading_of(document: Mapping[str, Any], told: str) -> Reading:
     """How the models of a count read their data. UsageError where they were dumps."""
     kept = document.get("reading")
     if not isinstance(kept, dict):
         raise UsageError(f"{told}: is a count of dumps; neurons are looked at in models and data")
-    try:
-        return Reading(**kept)
-    except TypeError as error:
-        raise DataError(f"{told}: its summary says what this version does not know: {error}") from error
+    known = {field.name: str(field.type) for field in fields(Reading)}
+    for name, value in kept.items():
+        if not (name in known and _is_a(known[name], value)):
+            raise DataError(f"{told}: its summary says what this version does not know: {name} {shown(value)}")
+    if "data" not in kept:
+        raise DataError(f"{told}: its summary does not say which data were read")
+    return Reading(**kept)
+
+
+def _is_a(kind: str, value: object) -> bool:
+    """Whether a value is of a type as annotations write it; a whole number is one that counts something."""
+    name = "None" if value is None else type(value).__name__
+    return name in kind.split(" | ") and (type(value) is not int or value >= 1)
+
+
+def _seed_of(document: Mapping[str, Any], told: str) -> int:
+    options = document.get("options")
+    seed = options.get("seed") if isinstance(options, dict) else None
+    if type(seed) is not int:
+        raise DataError(f"{told}: its summary does not say which seed drew the documents")
+    return seed
 
 
 def strongest_pairs(
@@ -95,7 +121,7 @@ def strongest_pairs(
     found = []
     for row in read_rows(folder, PAIRS):
         try:
-            a, b = (Neuron(int(row[f"layer_{s}"]), int(row[f"neuron_{s}"])) for s in "ab")
+            a, b = (neuron_of(row[f"layer_{s}"], row[f"neuron_{s}"]) for s in "ab")
             found.append((float(row["r"]), a, b, row["model_b"]))
         except (KeyError, ValueError, TypeError) as error:
             raise DataError(f"{Path(folder) / PAIRS}: a row is not that of a count ({error})") from error
@@ -136,7 +162,7 @@ def look(
 
         strongest = strongest_images(needed, reading, contexts, device, progress)
     else:
-        strongest = _strongest_texts(needed, reading, document["options"]["seed"], contexts, device, progress)
+        strongest = _strongest_texts(needed, reading, _seed_of(document, folder), contexts, device, progress)
     entries = []
     for r, a, b, partner in pairs:
         both = ((names[0], a), (partner, b))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import json
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import IO, Any
 from nipstool.kit.errors import DataError, InputMissingError, UnavailableError
 from nipstool.kit.files import check_input, spooled_input
 from nipstool.kit.parts import reason
-from nipstool.kit.records import field_of
+from nipstool.kit.records import field_of, parse_json
 
 LINES = (".jsonl", ".ndjson", ".json")
 PACKED = (".gz", ".zst")
@@ -98,8 +97,8 @@ def _records(
 def parse(line: str, where: str) -> dict[str, Any]:
     """A line as a JSON object; DataError, about `where`, for anything else."""
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:
+        record = parse_json(line)
+    except ValueError as error:
         raise DataError(f"{where}: is no JSON: {' '.join(str(error).split())}") from error
     if not isinstance(record, dict):
         raise DataError(f"{where}: is {type(record).__name__}; expected a JSON object")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from nipstool.kit.errors import DataError, UsageError
-from nipstool.rosetta_count.contexts import Neuron, neuron_values, reading_of
+from nipstool.rosetta_count.contexts import Neuron, neuron_of, neuron_values, reading_of
 from nipstool.rosetta_count.documents import parse, text_of
 from nipstool.rosetta_count.results import NEURONS, read_rows, read_summary
 from nipstool.rosetta_count.sources import TextModel, load_text_model
@@ -69,16 +69,21 @@ def choose(rows: Sequence[dict[str, str]], domain: str | None, told: str) -> Cho
         raise UsageError(f"{told}: knows no domains; count with --domain-field first, or give --neurons")
     if domain is None or domain not in domains:
         raise UsageError(f"--domain {domain}: {told} knows {', '.join(domains)}")
-    live = [row for row in rows if row["state"] == "live"]
-    shared = [row for row in live if row["rosetta"] == "1"]
-    best = max(shared or live, key=lambda row: float(row[prefix + domain]))
-    chosen = _of_rows([best], told)
-    return Choice(*chosen, float(best[prefix + domain]), float(best[f"auroc_{domain}"]))
+    live = [row for row in rows if row.get("state") == "live"]
+    if not live:
+        raise DataError(f"{Path(told) / NEURONS}: holds no live neuron of the first model")
+    shared = [row for row in live if row.get("rosetta") == "1"]
+    try:
+        best = max(shared or live, key=lambda row: float(row[prefix + domain]))
+        scores = float(best[prefix + domain]), float(best[f"auroc_{domain}"])
+    except (KeyError, ValueError) as error:
+        raise DataError(f"{Path(told) / NEURONS}: a row is not that of a count ({error})") from error
+    return Choice(*_of_rows([best], told), *scores)
 
 
 def given(rows: Sequence[dict[str, str]], neurons: Sequence[Neuron], told: str) -> Choice:
     """The named neurons."""
-    by_name = {(row["layer"], row["neuron"]): row for row in rows}
+    by_name = {(row.get("layer"), row.get("neuron")): row for row in rows}
     missing = [n for n in neurons if (str(n.layer), str(n.index)) not in by_name]
     if missing:
         raise UsageError(f"--neurons {missing[0]}: {told} has no such neuron of the first model")
@@ -89,7 +94,7 @@ def _of_rows(
     rows: Sequence[dict[str, str]], told: str
 ) -> tuple[tuple[Neuron, ...], tuple[float, ...], tuple[float, ...]]:
     try:
-        neurons = tuple(Neuron(int(row["layer"]), int(row["neuron"])) for row in rows)
+        neurons = tuple(neuron_of(row["layer"], row["neuron"]) for row in rows)
         return neurons, tuple(float(row["mean"]) for row in rows), tuple(float(row["sd"]) for row in rows)
     except (KeyError, ValueError, TypeError) as error:
         raise DataError(f"{told}: a row of {NEURONS} is not that of a count ({error})") from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import statistics
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from nipstool.kit.errors import DataError, InputMissingError
 from nipstool.kit.files import check_input
 from nipstool.kit.parts import reason
-from nipstool.kit.records import to_json
+from nipstool.kit.records import parse_json, to_json
 from nipstool.rosetta_count.count import FDR, THRESHOLD, UNIVERSAL, Count, PairCount, Subject, Tally
 from nipstool.rosetta_count.selectivity import Gap, Labelled
 
@@ -271,16 +270,21 @@ def read_summary(folder: str) -> dict[str, Any]:
     """summary.json of a count's folder. Raises InputMissingError or DataError."""
     file = check_input(folder) / SUMMARY
     try:
-        document = json.loads(file.read_bytes())
+        document = parse_json(file.read_bytes())
     except OSError as error:
         raise InputMissingError(
             f"{file}: cannot be read: {reason(error)}; expected the folder of a count"
         ) from error
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise DataError(f"{file}: is no JSON: {' '.join(str(error).split())}") from error
-    if not isinstance(document, dict) or not isinstance(document.get("models"), list) or not document["models"]:
-        raise DataError(f"{file}: is no summary of a count")
+    models = document.get("models") if isinstance(document, dict) else None
+    if not isinstance(models, list) or not models or not all(map(_is_model, models)):
+        raise DataError(f"{file}: is no summary of a count, which lists models by name")
     return document
+
+
+def _is_model(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("model"), str)
 
 
 def read_rows(folder: str, name: str) -> list[dict[str, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,6 +12,7 @@ from nipstool.kit.errors import DataError, InputMissingError
 from nipstool.kit.files import check_input
 from nipstool.kit.language_models import CONFIG, load_body, quiet, read_config_json, to_config
 from nipstool.kit.parts import reason
+from nipstool.kit.records import parse_json
 
 if TYPE_CHECKING:
     import numpy as np
@@ -80,10 +80,10 @@ def preparation(path: str, size: int | None = None) -> Preparation:
     found = Preparation(size=own)
     if file.exists():
         try:
-            found = _read(json.loads(file.read_bytes()), own)
+            found = _read(parse_json(file.read_bytes()), own)
         except OSError as error:
             raise InputMissingError(f"{file}: cannot be read: {reason(error)}") from error
-        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, AttributeError) as error:
             raise DataError(
                 f"{file}: is no preprocessor's configuration: {' '.join(str(error).split())}"
             ) from error
