@@ -15,9 +15,10 @@ from nipstool.detect_navtext.boxes import COMPACT, Rule, boxes_in
 from nipstool.detect_navtext.dataset import Picture, Truth
 from nipstool.detect_navtext.lines import Line
 from nipstool.detect_navtext.network import SCALE, Detector, Probabilities
+from nipstool.detect_navtext.poi import Names
 from nipstool.detect_navtext.relevance import FEATURE_NAMES, Classifier, classify
 from nipstool.detect_navtext.scenes import render
-from nipstool.kit.errors import DataError
+from nipstool.kit.errors import DataError, InputMissingError
 
 
 def box(x: float, y: float, w: float, h: float) -> np.ndarray:
@@ -160,6 +161,15 @@ def test_training_learns_a_line_and_a_seed_gives_the_same_weights() -> None:
         weights.append(next(network.head.parameters()).detach().clone())
     assert torch.equal(weights[0], weights[1])
     assert np.mean(losses[0][-6:]) < 0.85 * np.mean(losses[0][:3])
+
+
+def test_a_damaged_split_for_validation_is_told_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "annotations").mkdir()
+    with pytest.raises(InputMissingError, match=r"val\.json: no such file"):
+        training.train(tmp_path, learn.Course(), names=Names([]), teacher=None)
+    (tmp_path / "annotations" / "val.json").write_text('{"images": [{"id": 1}]}')
+    with pytest.raises(DataError, match=r"val\.json: is no COCO file"):
+        training.train(tmp_path, learn.Course(), names=Names([]), teacher=None)
 
 
 def test_maps_have_half_of_the_size_and_no_square_is_needed() -> None:

@@ -95,6 +95,18 @@ def test_a_png_that_claims_more_than_it_can_hold_is_refused_before_it_is_decoded
         decoded(claimed, "a")
 
 
+def test_a_png_chunk_that_claims_more_than_there_is_is_refused_before_memory_is_taken_for_it() -> None:
+    plain = encoded(".png")
+    at = plain.index(b"IDAT") - 4
+    with pytest.raises(
+        DataError, match=rf"^a: is cut short: a PNG with a chunk of 2147483647 bytes at byte {at}, "
+    ):
+        decoded(plain[:at] + struct.pack(">I", (1 << 31) - 1) + plain[at + 4 :], "a")
+    with pytest.raises(DataError, match="without its last chunk"):
+        decoded(plain[: plain.rindex(b"IEND") - 4], "a")
+    assert decoded(plain + b"behind the end", "a").shape == (64, 64, 3)
+
+
 def test_what_stands_behind_a_jpeg_and_a_thumbnail_in_it_do_no_harm() -> None:
     whole, thumbnail = encoded(".jpg"), encoded(".jpg")
     segment = b"\xff\xe1" + struct.pack(">H", len(thumbnail) + 2) + thumbnail

@@ -3,6 +3,7 @@
 import importlib
 import json
 import math
+import re
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -50,6 +51,28 @@ def test_a_recording_without_events_has_a_line_of_background(tmp_path: Path) -> 
 def test_a_line_that_makes_no_sense_is_named(put: Put, rows: str, told: str) -> None:
     with pytest.raises(DataError, match=told):
         read_file(put("a.tsv", f"onset\tduration\teventType\tconfidence\n{rows}".encode()))
+
+
+@pytest.mark.parametrize(
+    ("row", "told"),
+    [
+        ("1e308\t30\tsz\t1\tn/a\tn/a\t3600", "onset '1e308'; expected seconds"),
+        ("5\t99999999999999999999\tsz\t1\tn/a\tn/a\t3600", "expected seconds"),
+        ("4000\t30\tsz\t1\tn/a\tn/a\t3600", "a seizure at 4000 s, the recording has 3600 s"),
+        ("5\t30\tsz\t1\tn/a\tn/a\t2147483648", r"a recordingDuration of 2\.14748e\+09 s; expected at most 1e\+08"),
+    ],
+)
+def test_times_beyond_the_recording_or_any_are_told_and_never_scored(put: Put, row: str, told: str) -> None:
+    known, found, _ = references([put("ref/a.tsv", f"{HEADER}{row}\n".encode())])
+    assert not known
+    (problem,) = found.problems
+    assert re.search(told, problem.reason)
+
+
+def test_a_seizure_that_outlasts_the_recording_ends_with_it(put: Put) -> None:
+    row = "3500\t2147483648\tsz\t1\tn/a\tn/a\t3600"
+    known, _, _ = references([put("ref/a.tsv", f"{HEADER}{row}\n".encode())])
+    assert [(s.onset_s, s.offset_s) for s in known[0].seizures] == [(3500.0, 3600.0)]
 
 
 @pytest.mark.parametrize(

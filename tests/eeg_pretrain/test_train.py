@@ -17,7 +17,7 @@ import torch
 
 from nipstool.eeg_pretrain import objectives
 from nipstool.eeg_pretrain.choices import Wishes, settings_of
-from nipstool.eeg_pretrain.config import Config, Recipe
+from nipstool.eeg_pretrain.config import DETECTORS, Config, Recipe
 from nipstool.eeg_pretrain.corpus import Corpus
 from nipstool.eeg_pretrain.discover import find
 from nipstool.eeg_pretrain.job import Settings, run_training
@@ -243,3 +243,16 @@ def test_a_run_without_labels_says_so_and_one_of_another_version_is_named(
     (tmp_path / "run" / "run.json").write_text(json.dumps({**about, "format": 7}))
     with pytest.raises(DataError, match="format 7; this version reads format 1"):
         load_run(tmp_path / "run")
+    for name, value, told in (
+        ("shift", None, "says nothing about shift"),
+        ("shift", "0", "shift is '0'; expected a number"),
+        ("labelled", 1, "labelled is 1; expected true or false"),
+        ("thresholds", {}, "expected a threshold for each of model, line length, power"),
+        ("thresholds", {one: {"chosen": True} for one in DETECTORS}, "expected a threshold for each of"),
+        ("text_model", 3, "text_model is 3; expected a name or null"),
+        ("config", [], "config is \\[\\]; expected the model's settings"),
+    ):
+        changed = {k: v for k, v in {**about, name: value}.items() if v is not None}
+        (tmp_path / "run" / "run.json").write_text(json.dumps(changed))
+        with pytest.raises(DataError, match=told):
+            load_run(tmp_path / "run")

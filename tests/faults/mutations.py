@@ -198,9 +198,9 @@ def _all(case: Case, name: str, made: Path, seeds: list[int], tell: Callable[...
             tell(seed, kind, None)
             signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
             signal.alarm(WAIT_S)
-            start = time.process_time()
-            grown, status, err = _run(case, work)
-            grown, seconds = max(0, grown - usual), time.process_time() - start
+            start, before = time.process_time(), _status("VmRSS")
+            peak, status, err = _run(case, work)
+            grown, seconds = max(0, peak - max(usual, before)), time.process_time() - start
             signal.setitimer(signal.ITIMER_PROF, 0)
             signal.alarm(0)
             fault = _fault(case, status, err, set(os.listdir(work)) - before, grown, data)
@@ -208,11 +208,10 @@ def _all(case: Case, name: str, made: Path, seeds: list[int], tell: Callable[...
 
 
 def _run(case: Case, work: Path) -> tuple[int, int, str]:
-    """By how many bytes the memory grew at the most, the status, and what stood on stderr."""
+    """The most memory in bytes, the status, and what stood on stderr."""
     _reset_peak()
-    baseline = _status("VmRSS")
     status, err = quietly(lambda: run_main(case.valid), work)
-    return _status("VmHWM") - baseline, status, err
+    return _status("VmHWM"), status, err
 
 
 def _fault(case: Case, status: int, err: str, appeared: set[str], grown: int, data: bytes) -> str:

@@ -1,16 +1,20 @@
 """The command line: what a user types, reads and gets wrong."""
 
 import json
+import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 
+from nipstool.kit.errors import DataError
+from nipstool.probe_length import collected, probe
 from tests.conformance.cases.language_model import some_model
 from tests.conformance.cases.probe_length import some_answers, some_probe
 from tests.conformance.shell import Server, Shell
@@ -121,6 +125,80 @@ def test_models_that_are_none_are_refused(folder: Path, tmp_path: Path) -> None:
     done = run(folder, "model", "-o", tmp_path / "p.safetensors")
     assert done.returncode == 2
     assert "expected prompts and responses after it" in done.stderr
+
+
+def contents(path: Path) -> tuple[dict[str, np.ndarray], dict[str, str]]:
+    """Tensors and metadata of a file."""
+    with safe_open(path, "np") as kept:
+        return {key: kept.get_tensor(key) for key in kept.keys()}, kept.metadata()  # noqa: SIM118
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "told"),
+    [
+        ("first.w", lambda a: a * np.nan, "holds NaN or numbers beyond"),
+        ("first.w", lambda a: a + 1e300, "holds NaN or numbers beyond"),
+        ("first.w", lambda a: a[1:], r"first.w is float64 \[15\]; expected f \[16\]"),
+        ("first.w", lambda a: a.astype(np.int64), "expected f"),
+        ("residuals.weight", lambda a: a * 0, "does not count"),
+        ("residuals.group", lambda a: a[:-1], r"expected i \["),
+        ("table", lambda a: a[:0], "table of positions is empty"),
+    ],
+)
+def test_a_damaged_probe_is_told(
+    folder: Path, tmp_path: Path, name: str, change: Callable[[np.ndarray], np.ndarray], told: str
+) -> None:
+    tensors, about = contents(folder / "probe.safetensors")
+    probe.load(folder / "probe.safetensors")
+    damaged = {**tensors, name: np.ascontiguousarray(change(tensors[name]))}
+    save_file(damaged, tmp_path / "p.safetensors", about)
+    with pytest.raises(DataError, match=told):
+        probe.load(tmp_path / "p.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("coverage", 2), ("mean", "1"), ("mean", 1e300), ("censored", None), ("card", 1)),
+        *(("origin", {}), ("lines", {}), ("lines", []), ("lines", {"first": [99, 0.0]})),
+    ],
+)
+def test_a_damaged_description_of_a_probe_is_told(folder: Path, tmp_path: Path, name: str, value: object) -> None:
+    tensors, about = contents(folder / "probe.safetensors")
+    changed = json.dumps({**json.loads(about["nipstool"]), name: value})
+    save_file(tensors, tmp_path / "p.safetensors", {"nipstool": changed})
+    with pytest.raises(DataError, match="its description is not that of a probe"):
+        probe.load(tmp_path / "p.safetensors")
+
+
+@pytest.mark.parametrize("name", ["position.S", "lengths.ended", "sample.first", "sample.group"])
+def test_damaged_statistics_are_told(folder: Path, tmp_path: Path, name: str) -> None:
+    tensors, about = contents(folder / "a.stats")
+    collected.load(folder / "a.stats")
+    save_file({**tensors, name: np.ascontiguousarray(tensors[name][:-1])}, tmp_path / "b.stats", about)
+    with pytest.raises(DataError, match=r"; expected [fi] "):
+        collected.load(tmp_path / "b.stats")
+
+
+@pytest.mark.parametrize("temperature", ["0", "0.8"])
+def test_a_model_that_says_nothing_finite_draws_no_answers(folder: Path, tmp_path: Path, temperature: str) -> None:
+    shutil.copytree(folder / "model", tmp_path / "model")
+    weights = load_file(tmp_path / "model" / "model.safetensors")
+    weights["model.norm.weight"] *= np.nan
+    save_file(weights, tmp_path / "model" / "model.safetensors", {"format": "pt"})
+    words = (
+        "generate",
+        tmp_path / "model",
+        folder / "prompts.jsonl",
+        "--max-new",
+        4,
+        "--temperature",
+        temperature,
+    )
+    done = run(folder, *words, "-o", tmp_path / "answers.jsonl")
+    assert done.returncode == 65
+    assert done.stderr.endswith("its logits are NaN or infinite; are its weights damaged?\n")
+    assert not (tmp_path / "answers.jsonl").exists()
 
 
 def test_another_model_is_refused_by_its_hash(folder: Path, tmp_path: Path) -> None:

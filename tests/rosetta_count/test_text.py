@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -112,6 +113,47 @@ def test_documents_are_scored_by_the_mean_z_of_the_neuron(counted: Path):
         open_filter(str(counted), "poems")
     with pytest.raises(UsageError, match="no such neuron"):
         open_filter(str(counted), None, [Neuron(9, 5)])
+
+
+@pytest.mark.parametrize(
+    ("changed", "told"),
+    [
+        ({"models": []}, "lists models by name"),
+        ({"models": [{"name": "a"}]}, "lists models by name"),
+        ({"models": "ab"}, "lists models by name"),
+        ({"reading": {"data": "docs.jsonl", "context": -1}}, "does not know: context -1"),
+        ({"reading": {"data": "docs.jsonl", "tokens": True}}, "does not know: tokens True"),
+        ({"reading": {"data": ["docs.jsonl"]}}, "does not know: data"),
+        ({"reading": {"data": "docs.jsonl", "other": 1}}, "does not know: other 1"),
+        ({"reading": {"context": 64}}, "does not say which data"),
+        ({"options": {}}, "which seed"),
+    ],
+)
+def test_a_damaged_summary_is_told(counted: Path, tmp_path: Path, changed: dict[str, Any], told: str):
+    summary = json.loads((counted / "summary.json").read_text())
+    (tmp_path / "summary.json").write_text(json.dumps({**summary, **changed}))
+    (tmp_path / "pairs.csv").write_bytes((counted / "pairs.csv").read_bytes())
+    with pytest.raises(DataError, match=told):
+        look(str(tmp_path), most=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "told"),
+    [
+        ("pairs.csv", ",0,", ",-1,", "a row is not that of a count"),
+        ("neurons.csv", ",live,", ",gone,", "holds no live neuron"),
+        ("neurons.csv", "selection_auroc_code", "selection_auroc_poems", "a row is not that of a count"),
+    ],
+)
+def test_a_damaged_table_is_told(counted: Path, tmp_path: Path, name: str, old: str, new: str, told: str):
+    for one in ("summary.json", "pairs.csv", "neurons.csv"):
+        (tmp_path / one).write_bytes((counted / one).read_bytes())
+    text = (counted / name).read_text()
+    assert old in text
+    (tmp_path / name).write_text(text.replace(old, new))
+    domain = "poems" if "poems" in new else "code"
+    with pytest.raises(DataError, match=told):
+        look(str(tmp_path), most=1) if name == "pairs.csv" else open_filter(str(tmp_path), domain)
 
 
 def test_the_best_share_keeps_the_order():
