@@ -12,6 +12,7 @@ from nipstool.kit.distributed import Group
 from nipstool.kit.errors import DataError
 from nipstool.kit.progress import Progress, silent
 from nipstool.kit.signals import uninterrupted
+from nipstool.probe_length.artefact import LARGEST
 from nipstool.probe_length.collected import POSITION, SEQUENCE_COLUMNS, Collected, Origin
 from nipstool.probe_length.encoding import Sequence, hash64
 from nipstool.probe_length.hidden import Language, padded, reading, run
@@ -75,7 +76,7 @@ class Collector:
 
         flat = h.reshape(-1, h.shape[-1])
         states = flat[rows.all_places.to(flat.device)].to(_sum_device(flat.device), torch.float64)
-        if not bool(states.isfinite().all()):
+        if not bool((states.abs() <= LARGEST).all()):
             raise DataError(_told_bad_state(layer, states, rows))
         along = torch.cat([states[: len(rows.t)], rows.features.to(states.device)], 1)
         self._sum(self.along, layer, along, rows.along, rows.target, rows.weight)
@@ -247,11 +248,12 @@ def _spans(runs: list[tuple[int, int]]) -> Spans:
 
 
 def _told_bad_state(layer: int, states: Tensor, rows: _Rows) -> str:
-    bad = int((~states.isfinite().all(1)).nonzero()[0])
+    bad = int((~(states.abs() <= LARGEST).all(1)).nonzero()[0])
     if bad >= len(rows.t):
-        return f"layer {layer}: a hidden state of a cut answer is NaN or infinite"
+        return f"layer {layer}: a hidden state of a cut answer is NaN or beyond {LARGEST:g}"
     sequence, first = [found for found in rows.told if found[1] <= bad][-1]
-    return f"{sequence.where}: layer {layer}, row t = {bad - first}: the hidden state is NaN or infinite"
+    place = f"layer {layer}, row t = {bad - first}"
+    return f"{sequence.where}: {place}: the hidden state is NaN or beyond {LARGEST:g}"
 
 
 def _added(group: Group, sums: Sums | None, columns: int, collector: Collector, device: Any = None) -> Sums:

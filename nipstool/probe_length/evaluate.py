@@ -11,6 +11,7 @@ import numpy as np
 
 from nipstool.kit.errors import DataError
 from nipstool.kit.progress import Progress, silent
+from nipstool.probe_length.artefact import LARGEST
 from nipstool.probe_length.collect import WINDOW, batches
 from nipstool.probe_length.comparison import (
     BOTH,
@@ -98,10 +99,11 @@ def estimates(probe: Probe, language: Language, batch: list[Sequence], *, logits
 
 
 def _apply(probe: Probe, layer: int, rows: Array, one: Estimates) -> None:
-    if not np.isfinite(rows).all():
-        t = int(np.flatnonzero(~np.isfinite(rows).all(1))[0])
+    usable = (np.abs(rows) <= LARGEST).all(1)
+    if not usable.all():
+        t = int(np.flatnonzero(~usable)[0])
         where = one.sequence.where
-        raise DataError(f"{where}: layer {layer}, row t = {t}: the hidden state is NaN or infinite")
+        raise DataError(f"{where}: layer {layer}, row t = {t}: the hidden state is NaN or beyond {LARGEST:g}")
     for name, line in probe.lines.items():
         if line.layer == layer:
             x = np.concatenate([rows, position_features(np.arange(len(rows)))], 1) if name == BOTH else rows

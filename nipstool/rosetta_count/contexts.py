@@ -109,7 +109,7 @@ def _is_a(kind: str, value: object) -> bool:
 def _seed_of(document: Mapping[str, Any], told: str) -> int:
     options = document.get("options")
     seed = options.get("seed") if isinstance(options, dict) else None
-    if type(seed) is not int:
+    if type(seed) is not int or seed < 0:
         raise DataError(f"{told}: its summary does not say which seed drew the documents")
     return seed
 

@@ -12,11 +12,13 @@ from typing import Any
 
 from nipstool.kit.errors import DataError, UsageError
 from nipstool.kit.files import check_input, spooled_input
+from nipstool.kit.records import is_number, shown
 from nipstool.rosetta_count.law import LEAST_SIZES, Law, Trend, fit_law, sizes_for_aicc, trend
 from nipstool.rosetta_count.results import read_summary
 
 COUNTS = ("raw", "thresholded", "fdr", "excess")
 OBSERVED = "observed"
+MOST = 1e30  # of a count or a size: what is fitted squares it
 CONTROLS = ("permuted", "rotated", "untrained")
 MEASURES = ("kurtosis", "sparseness", "selectivity", "auroc")
 PARTS = ("1/8", "1/4", "1/2", "1")
@@ -75,12 +77,12 @@ def rows_of_summary(document: Mapping[str, Any], told: str) -> Iterable[Row]:
     """The rows of one count: of each pair of models the observed counts and the controls'."""
     try:
         anchor = document["models"][0]
-        x = {"neurons": float(anchor["neurons"])}
+        x = {"neurons": _counted(anchor["neurons"])}
         if anchor.get("parameters"):
-            x["params"] = float(anchor["parameters"])
+            x["params"] = _counted(anchor["parameters"])
         gaps = {gap["measure"]: float(gap["gap"]) for gap in anchor["gaps"]}
         for pair in document["pairs"]:
-            parts = tuple({name: float(one[name]) for name in COUNTS[:2]} for one in pair["prefixes"])
+            parts = tuple({name: _counted(one[name]) for name in COUNTS[:2]} for one in pair["prefixes"])
             yield Row(x, _numbers(pair["counts"]), OBSERVED, gaps, parts)
             for name, found in pair["controls"].items():
                 tallies = found if isinstance(found, list) else [found]
@@ -93,7 +95,13 @@ def rows_of_summary(document: Mapping[str, Any], told: str) -> Iterable[Row]:
 
 
 def _numbers(counts: Mapping[str, Any]) -> dict[str, float]:
-    return {name: float(counts[name]) for name in COUNTS if counts.get(name) is not None}
+    return {name: _counted(counts[name]) for name in COUNTS if counts.get(name) is not None}
+
+
+def _counted(value: Any) -> float:
+    if not (is_number(value) and 0 <= value <= MOST):
+        raise ValueError(f"{shown(value)} counts nothing")
+    return float(value)
 
 
 def _mean(values: Iterable[float]) -> float:
@@ -127,8 +135,8 @@ def _number(value: str | None, told: str, line: int, name: str, least: float = 1
         number = float(value or "")
     except ValueError:
         number = math.nan
-    if not (math.isfinite(number) and number >= least):
-        raise DataError(f"{told}: line {line}: {name} is {value!r}; expected a number of at least {least:g}")
+    if not least <= number <= MOST:
+        raise DataError(f"{told}: line {line}: {name} is {value!r}; expected a number from {least:g} to {MOST:g}")
     return number
 
 

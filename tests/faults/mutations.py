@@ -198,9 +198,9 @@ def _all(case: Case, name: str, made: Path, seeds: list[int], tell: Callable[...
             tell(seed, kind, None)
             signal.setitimer(signal.ITIMER_PROF, LIMIT_S)
             signal.alarm(WAIT_S)
-            start, before = time.process_time(), _status("VmRSS")
+            start, held = time.process_time(), _status("VmRSS")
             peak, status, err = _run(case, work)
-            grown, seconds = max(0, peak - max(usual, before)), time.process_time() - start
+            grown, seconds = max(0, peak - max(usual, held)), time.process_time() - start
             signal.setitimer(signal.ITIMER_PROF, 0)
             signal.alarm(0)
             fault = _fault(case, status, err, set(os.listdir(work)) - before, grown, data)

@@ -138,7 +138,7 @@ def test_tables_that_cannot_be_fitted(tmp_path: Path, rows: list[str], told: str
 
 def test_folders_and_tables_are_not_mixed(tmp_path: Path):
     (tmp_path / "a").mkdir()
-    (tmp_path / "a" / "summary.json").write_text(json.dumps({"models": [{}], "pairs": []}))
+    (tmp_path / "a" / "summary.json").write_text(json.dumps({"models": [{"model": "a"}], "pairs": []}))
     with pytest.raises(UsageError, match="both"):
         read_rows_of([str(tmp_path / "a"), table(tmp_path, ["16,1,1,a,"])])
     with pytest.raises(DataError, match="its summary is not that of a count"):
