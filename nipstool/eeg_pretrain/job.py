@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from nipstool import __version__
-from nipstool.eeg_pretrain import pictures, ranks
+from nipstool.eeg_pretrain import pictures
 from nipstool.eeg_pretrain.config import DETECTORS, Config, Recipe, as_plain
 from nipstool.eeg_pretrain.corpus import Corpus, Item
 from nipstool.eeg_pretrain.detect import Threshold, Track, thresholds_of, track_of
@@ -25,7 +25,7 @@ from nipstool.eeg_pretrain.run_folder import RunFolder, save_run
 from nipstool.eeg_pretrain.stream import readings
 from nipstool.eeg_pretrain.text_model import text_reader
 from nipstool.eeg_pretrain.train import LOG, Trained, Trainer, prior_shift, train
-from nipstool.kit.distributed import joined
+from nipstool.kit.distributed import Group, joined
 from nipstool.kit.files import StrPath, sha256
 from nipstool.kit.parts import part_of
 from nipstool.kit.progress import Progress, silent
@@ -77,9 +77,9 @@ def run_training(
         first = group.rank == 0
         folder = RunFolder(output, force=force, resume=resume) if first else nullcontext(_part(output))
         with folder as part:
-            ranks.together()
-            about = _train_in(part, recordings, output, settings, resume, progress, note)
-        ranks.together()
+            group.meet()
+            about = _train_in(part, recordings, output, settings, group, resume, progress, note)
+        group.meet()
     return about
 
 
@@ -92,6 +92,7 @@ def _train_in(
     recordings: Sequence[Recording],
     output: StrPath,
     settings: Settings,
+    group: Group,
     resume: bool,
     progress: Progress,
     note: Callable[[str], None],
@@ -102,13 +103,14 @@ def _train_in(
         reader, width = text_reader(settings.text_model)
         config = replace(config, text_width=width)
     corpus = Corpus(recordings, config, recipe, recipe.context or config.context)
-    trainer = Trainer(corpus, config, recipe, settings.seed, torch.device(settings.device), settings.half)
+    device = torch.device(settings.device)
+    trainer = Trainer(corpus, config, recipe, settings.seed, device, settings.half, group)
     if reader is not None:
         trainer.read_texts = reader
     same = {"config": as_plain(config), "recipe": as_plain(recipe), "seed": settings.seed}
     same["recordings"] = [recording.path.name for recording in recordings]
     done = train(trainer, part, _as_json(same), resume=resume, told=str(output), progress=progress)
-    if ranks.rank() > 0:
+    if group.rank > 0:
         return {}
     return _finish(part, corpus, trainer, done, settings, note)
 

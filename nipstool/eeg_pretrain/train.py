@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from nipstool.eeg_pretrain import objectives, ranks, words
+from nipstool.eeg_pretrain import objectives, words
 from nipstool.eeg_pretrain.batches import batch_of, texts_of
 from nipstool.eeg_pretrain.config import Config, Recipe
 from nipstool.eeg_pretrain.corpus import Corpus, Window
@@ -25,6 +25,7 @@ from nipstool.eeg_pretrain.run_folder import CHECKPOINT
 from nipstool.eeg_pretrain.start import initialise
 from nipstool.eeg_pretrain.state_file import load_tensors, save_tensors
 from nipstool.eeg_pretrain.targets import Targets
+from nipstool.kit.distributed import Group
 from nipstool.kit.errors import DataError, NipsError, UsageError
 from nipstool.kit.progress import Progress, silent
 from nipstool.kit.records import to_json
@@ -35,6 +36,7 @@ COUNTERS = ("step", "skipped", "in_a_row", "without_better", "stopped", "validat
 MOST_VALIDATION = 96  # windows
 MOST_SKIPPED = 50  # steps in a row without a finite gradient: the run has diverged
 BETAS, EPS = (0.9, 0.95), 1e-5  # a smaller one makes steps of rounding errors
+ALONE = Group()
 TextReader = Callable[[list[Any]], Tensor]
 
 
@@ -50,13 +52,25 @@ class Trained:
 
 
 class Trainer:
-    """Weights, their moving average, the optimiser and the counters of one run."""
+    """Weights, their moving average, the optimiser and the counters of one run.
+
+    Args:
+        half: multiply in bfloat16.
+        ranks: the processes that train together, each on its windows of every step.
+    """
 
     def __init__(
-        self, corpus: Corpus, config: Config, recipe: Recipe, seed: int, device: torch.device, half: bool
+        self,
+        corpus: Corpus,
+        config: Config,
+        recipe: Recipe,
+        seed: int,
+        device: torch.device,
+        half: bool,
+        ranks: Group = ALONE,
     ):
         self.corpus, self.config, self.recipe, self.seed = corpus, config, recipe, seed
-        self.device, self.half = device, half
+        self.device, self.half, self.ranks = device, half, ranks
         self.texts = [recording.text for recording in corpus.recordings]
         self.read_texts: TextReader = lambda texts: torch.from_numpy(words.numbers(texts))
         torch.manual_seed(seed)
@@ -86,7 +100,7 @@ class Trainer:
         self.optimiser.zero_grad(set_to_none=True)
         if loss.requires_grad:
             loss.backward()
-        ranks.sum_gradients(self.parameters)
+        sum_gradients(self.parameters, self.ranks)
         norm = torch.nn.utils.clip_grad_norm_(self.parameters, self.recipe.clip)
         total = sum(objectives.weights(self.recipe)[name] * value for name, value in parts.items())
         if math.isfinite(total) and bool(torch.isfinite(norm)):
@@ -109,17 +123,18 @@ class Trainer:
 
     def _forward(self, groups: Sequence[Sequence[Window]]) -> tuple[dict[str, float], Tensor]:
         """The mean of every term over all ranks, and this rank's share of the weighted loss."""
-        mine = [group[ranks.rank() :: ranks.world()] for group in groups]
+        mine = [self.ranks.share(group) for group in groups]
         found = [self._terms(self.model, group) for group in mine if group]
         names = list(objectives.weights(self.recipe))
         zero = torch.zeros((), device=self.device)
         totals = torch.stack([sum((f[n].total for f in found), start=zero) for n in names])
         counts = torch.stack([sum((f[n].count for f in found), start=zero) for n in names])
-        counts = ranks.sum_over_ranks(counts).clamp(min=1)
+        summed = totals.detach().clone()
+        self.ranks.add([counts, summed])
+        counts = counts.clamp(min=1)
         weights = torch.tensor(list(objectives.weights(self.recipe).values()), device=self.device)
         loss = (weights * totals / counts).sum()
-        means = ranks.sum_over_ranks(totals.detach()) / counts
-        return dict(zip(names, means.tolist(), strict=True)), loss
+        return dict(zip(names, (summed / counts).tolist(), strict=True)), loss
 
     def _terms(self, model: Model, group: Sequence[Window]) -> dict[str, objectives.Term]:
         outputs, signals, labels = self.outputs(model, group)
@@ -223,6 +238,23 @@ def _under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
+def sum_gradients(parameters: Sequence[nn.Parameter], ranks: Group) -> None:
+    """Every parameter's gradient becomes its sum over ranks, in one message; 0 where no rank computed one.
+
+    One process does the same: a parameter without a gradient would be left out of the weight decay.
+    """
+    for p in parameters:
+        if p.grad is None:
+            p.grad = torch.zeros_like(p)
+    if ranks.size == 1:
+        return
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    flat = torch.cat([gradient.flatten() for gradient in gradients])
+    ranks.add([flat])
+    for gradient, part in zip(gradients, flat.split([g.numel() for g in gradients]), strict=True):
+        gradient.copy_(part.view_as(gradient))
+
+
 def squared_error(outputs: Outputs, signals: Signals) -> tuple[float, float]:
     """Sums over all channels of (y - y^)^2 and y^2 in the signal's own unit, y the next patch of EEG."""
     both = signals.valid[:, :, :-1] & signals.valid[:, :, 1:] & (signals.kind == 0)[:, :, None]
@@ -248,7 +280,7 @@ def train(
     """
     kept = trainer.load(folder, told, settings) if resume and (folder / CHECKPOINT).exists() else 0
     _check_log(folder / LOG, kept)
-    log = _Log(folder / LOG, kept) if ranks.rank() == 0 else None
+    log = _Log(folder / LOG, kept) if trainer.ranks.rank == 0 else None
     recipe = trainer.recipe
     while trainer.step < recipe.steps and not trainer.stopped:
         lines = [trainer.advance()]

@@ -44,6 +44,13 @@ class Group:
             if tensor is not None:
                 dist.all_reduce(tensor)
 
+    def meet(self) -> None:
+        """Wait for the other processes."""
+        if self.size > 1:
+            import torch.distributed as dist
+
+            dist.barrier()
+
 
 def launched() -> bool:
     """Whether torchrun started this process."""
