@@ -344,7 +344,6 @@ def _draw_law(path: Path, found: "Fit", force: bool) -> None:
     from nipstool.kit.files import AtomicFile
     from nipstool.rosetta_count.pictures import draw_law
 
-    options.keep_homes_clean()
     with AtomicFile(path, force=force) as file:
         draw_law(file.file, found, path.suffix.lstrip(".").lower())
 

@@ -169,6 +169,7 @@ def check_plot(path: Path, *, force: bool, beside: Iterable[str] = ()) -> None:
     if path.suffix.lstrip(".").lower() not in PICTURES:
         raise UsageError(f"--plot {path}: expected a name that ends in .png, .pdf or .svg")
     check_output(path, inputs=[name for name in beside if name != "-"], force=force)
+    keep_homes_clean()
 
 
 def sharing(*groups: Callable[..., None]) -> Callable[[Callable[..., None]], Callable[..., None]]:

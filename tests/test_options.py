@@ -1,5 +1,8 @@
 """Settings: variables and the TOML file, by the names that users know."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +23,19 @@ def shell(tmp_path: Path) -> Shell:
 
 FUSE = ("fuse-lora", "a", "b", "-o", "c")
 COMPARE = ("fuse-lora", "compare", "a", "b")
+
+
+def test_a_picture_leaves_nothing_in_a_home(tmp_path: Path) -> None:
+    home, work = tmp_path / "home", tmp_path / "work"
+    home.mkdir()
+    work.mkdir()
+    (work / "lengths.jsonl").write_text('{"n_response": 3, "predicted": 4}\n' * 30)
+    unset = dict.fromkeys(("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "MPLCONFIGDIR"))
+    environment = {k: v for k, v in os.environ.items() if k not in unset} | {"HOME": str(home)}
+    words = ("probe-length", "schedule", "lengths.jsonl", "--plot", "queue.png")
+    subprocess.run([sys.executable, "-m", "nipstool", *words], cwd=work, env=environment, check=True, timeout=120)
+    assert (work / "queue.png").stat().st_size > 1000
+    assert not list(home.rglob("*"))
 
 
 def test_variables_leave_the_default_verb_out() -> None:

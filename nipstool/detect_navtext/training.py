@@ -39,6 +39,7 @@ Teacher = Callable[[Image], Sequence[Line]]
 
 FEWEST = 4  # lines of each label from which a classifier for a place is fitted
 COUNTED = ("nav", "other")
+FROM_NOTHING = 1e-3  # learning rate of random weights
 READ = 0.97  # what a line of truth counts as a recogniser's confidence
 
 
@@ -102,7 +103,7 @@ def train(
 
     dataset.read_coco(dataset.file_in(folder, "val"))  # measured on last, damaged or missing it is told first
     if not base:
-        course = replace(course, clutter=0.0, hard=0.0)  # what is hard is not known yet
+        course = replace(course, rate=FROM_NOTHING, clutter=0.0, hard=0.0)  # what is hard is not known yet
     examples, samples = _examples(folder, teacher, names, stage)
     network = _network(course.seed, base)
     with stage("training") as show:
