@@ -39,7 +39,16 @@ def test_a_signal_is_not_lost_where_the_block_raises(came: list[int]) -> None:
     assert came == [signal.SIGTERM]
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, though the tests may run in a shell's background, where it is ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 # What opening an output calls, in whose midst a signal may come.
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(
     ("output", "owner", "name"),
     [
