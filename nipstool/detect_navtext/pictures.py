@@ -72,6 +72,8 @@ def read_picture(path: str | Path) -> Image:
             data = file.read()
     except OSError as error:
         raise InputMissingError(f"{path}: {reason(error)}; expected a picture") from error
+    except ValueError as error:  # a name with a zero byte, from a dataset
+        raise InputMissingError(f"{os.fspath(path)!r}: {error}; expected a picture") from error
     return decoded(data, os.fspath(path))
 
 

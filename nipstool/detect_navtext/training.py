@@ -26,7 +26,7 @@ from nipstool.detect_navtext.poi import Names
 from nipstool.detect_navtext.relevance import Classifier, classify, load_classifier
 from nipstool.detect_navtext.targets import Example, shrunk, taught
 from nipstool.kit.errors import DataError
-from nipstool.kit.files import AtomicFile, check_output, sha256, write_text
+from nipstool.kit.files import AtomicFile, check_input, check_output, sha256, write_text
 from nipstool.kit.progress import Progress, silent
 
 if TYPE_CHECKING:
@@ -101,7 +101,8 @@ def train(
     """
     from nipstool.detect_navtext import detector, learn
 
-    dataset.read_coco(dataset.file_in(folder, "val"))  # measured on last, damaged or missing it is told first
+    for picture in dataset.read_coco(dataset.file_in(folder, "val")):  # measured on last, a fault is told first
+        check_input(folder / picture.name)
     if not base:
         course = replace(course, rate=FROM_NOTHING, clutter=0.0, hard=0.0)  # what is hard is not known yet
     examples, samples = _examples(folder, teacher, names, stage)

@@ -170,6 +170,11 @@ def test_a_damaged_split_for_validation_is_told_before_any_work(tmp_path: Path) 
     (tmp_path / "annotations" / "val.json").write_text('{"images": [{"id": 1}]}')
     with pytest.raises(DataError, match=r"val\.json: is no COCO file"):
         training.train(tmp_path, learn.Course(), names=Names([]), teacher=None)
+    images = [{"id": 1, "file_name": "images/val/p1.jpg", "width": 9, "height": 9}]
+    known = {"images": images, "categories": [], "annotations": []}
+    (tmp_path / "annotations" / "val.json").write_text(json.dumps(known))
+    with pytest.raises(InputMissingError, match=r"images/val/p1\.jpg"):
+        training.train(tmp_path, learn.Course(), names=Names([]), teacher=None)
 
 
 def test_maps_have_half_of_the_size_and_no_square_is_needed() -> None:

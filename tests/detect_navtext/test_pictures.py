@@ -107,6 +107,11 @@ def test_a_png_chunk_that_claims_more_than_there_is_is_refused_before_memory_is_
     assert decoded(plain + b"behind the end", "a").shape == (64, 64, 3)
 
 
+def test_a_name_that_no_file_can_have_is_missing() -> None:
+    with pytest.raises(InputMissingError, match=r"^'a.x00b\.png': embedded null byte; expected a picture$"):
+        read_picture("a\0b.png")
+
+
 def test_what_stands_behind_a_jpeg_and_a_thumbnail_in_it_do_no_harm() -> None:
     whole, thumbnail = encoded(".jpg"), encoded(".jpg")
     segment = b"\xff\xe1" + struct.pack(">H", len(thumbnail) + 2) + thumbnail
