@@ -18,7 +18,7 @@ from nipstool.kit.parts import reason
 
 SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".jpe", ".png", ".bmp", ".dib", ".webp", ".tif", ".tiff", ".ppm", ".pgm", ".jp2", ".gif")
-)
+) | {".avif", ".heic", ".heif"}  # told where they cannot be read: a folder of them must not look empty
 _PNG, _JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
 _PDF = b"%PDF"
 _BRANDS = {  # at byte 8 of a file in the format of ISO 14496-12; AVIF is decoded where OpenCV was built with it

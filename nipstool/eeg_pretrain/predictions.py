@@ -118,7 +118,7 @@ def _from_events(path: Path) -> Reference:
 
 
 def read_predictions(path: Path) -> dict[str, tuple[Path, EventFile]]:
-    """The event files in a folder (or one file) by stem. Raises InputMissingError, DataError where there are none.
+    """The event files in a folder (or one file) by stem. Raises InputMissingError where there are none.
 
     A folder with two files about one recording is ambiguous: DataError.
     """
@@ -127,7 +127,7 @@ def read_predictions(path: Path) -> dict[str, tuple[Path, EventFile]]:
     files = sorted(path.rglob("*.tsv")) if path.is_dir() else [path]
     files = [file for file in files if file.name != "participants.tsv" and not file.name.startswith(".")]
     if not files:
-        raise DataError(f"{path}: holds no event files (.tsv)")
+        raise InputMissingError(f"{path}: holds no event files (.tsv)")
     found: dict[str, tuple[Path, EventFile]] = {}
     for file in files:
         stem = stem_of(file)

@@ -137,6 +137,14 @@ def test_formats_that_are_not_read_are_called_by_their_names(start: bytes, told:
         decoded(b"\0\0\0\x24ftypmp42" + bytes(200), "a.x")
 
 
+def test_a_folder_of_pictures_that_are_not_read_does_not_look_empty(tmp_path: Path) -> None:
+    (tmp_path / "IMG_1.HEIC").write_bytes(b"\0\0\0\x24ftypheic" + bytes(200))
+    [source] = sources_of([str(tmp_path)])
+    assert isinstance(source, Source)
+    with pytest.raises(DataError, match="is HEIC, which is not read"):
+        next(frames_of(source))
+
+
 def test_random_bytes_never_do_more_than_fail() -> None:
     rng = np.random.default_rng(0)
     for start in (b"", b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"RIFF\x10\0\0\0WEBP", b"BM", b"GIF89a", b"II*\0"):

@@ -95,7 +95,7 @@ def test_two_files_about_one_recording_and_none_at_all_are_refused(put: Put, tmp
     with pytest.raises(InputMissingError, match="does not exist"):
         read_predictions(tmp_path / "q")
     (tmp_path / "e").mkdir()
-    with pytest.raises(DataError, match="no event files"):
+    with pytest.raises(InputMissingError, match="no event files"):
         read_predictions(tmp_path / "e")
 
 
