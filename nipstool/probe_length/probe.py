@@ -127,7 +127,7 @@ def _check(facts: Mapping[str, Any]) -> None:
 
 
 def _is_moderate(value: object) -> bool:
-    return is_number(value) and abs(value) <= LARGEST  # type: ignore[arg-type]
+    return is_number(value) and abs(value) <= LARGEST
 
 
 def _line(array: Callable[..., Array], name: str, at: Any, origin: Origin) -> Linear:
