@@ -63,7 +63,7 @@ LIMITS = {
     "fs": (16, 20_000),
     "patch": (1, 8192),
     "context": (1, 1_000_000),
-    "bilinear": (0, 4096),
+    "bilinear": (1, 4096),
     "text_width": (0, 65_536),
 }
 

@@ -21,6 +21,7 @@ SAMPLE = 1 << 14  # bytes of data that are looked at for text
 MAX_RANGE = 1e15  # of physical values, in any unit
 ANNOTATIONS = ("EDF Annotations", "BDF Annotations")
 _WIDTHS = (16, 80, 8, 8, 8, 8, 8, 80, 8, 32)  # of a signal's fields, in the order of the file
+_CONTROLS = dict.fromkeys((*range(32), 127), " ")
 _MONTHS = ("JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC")
 _PLACEHOLDERS = (
     (b"version https://git-lfs", "a Git LFS pointer, not the file itself"),
@@ -300,12 +301,12 @@ def _full_year(head: bytes) -> int | None:
 
 
 def _text(field: bytes) -> str:
-    """Header text: UTF-8 where it is, else Latin-1, as most writers mean it."""
+    """Header text: UTF-8 where it is, else Latin-1, as most writers mean it; control characters become spaces."""
     try:
         found = field.decode("utf-8")
     except UnicodeDecodeError:
         found = field.decode("latin-1")
-    return found.strip(" \0\t\r\n")
+    return found.translate(_CONTROLS).strip()
 
 
 def _number(field: bytes) -> float | None:

@@ -65,7 +65,7 @@ def readings(
         shift: added to the detection logits.
         progress: called with seconds done and in all.
 
-    Raises DataError where no channel can be read.
+    Raises DataError where no channel can be read, or where the model's weights give what is no number.
     """
     config, choice = model.config, choose(recording)
     if not choice.numbers or (choice.placement.kind != 0).all():
@@ -81,6 +81,8 @@ def readings(
         verdict = (torch.sigmoid(outputs.detection[0] + shift), torch.sigmoid(outputs.onset[0]))
         rest = (risk(outputs.hazard[0]), outputs.embedding[0])
         detection, onset, risks, embedding = (value.float().cpu().numpy() for value in (*verdict, *rest))
+        if not all(np.isfinite(part).all() for part in (detection, onset, risks, embedding)):
+            raise DataError(f"{recording.path}: the model says NaN at {start_s:g} s; are its weights damaged?")
         yield Reading(start_s, fresh, detection, onset, risks, embedding, *plain_detectors(tokens, choice))
         progress(round(start_s + len(tokens) * config.token_s), round(recording.duration_s))
 

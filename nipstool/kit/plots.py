@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -34,10 +35,14 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def save(figure: Figure, file: BinaryIO | Path, form: str = "png", *, dpi: int = 150) -> None:
-    """Write a figure as png, pdf or svg, without a date or random names: the same run gives the same bytes."""
+    """Write a figure as png, pdf or svg, without a date or random names: the same run gives the same bytes.
+
+    Characters that the font lacks, as in a Chinese file name, become boxes without a word about it.
+    """
     from matplotlib import rc_context
 
-    with rc_context({"svg.hashsalt": "nipstool"}):
+    with rc_context({"svg.hashsalt": "nipstool"}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", r"Glyph \d+ .*missing", UserWarning)
         figure.savefig(file, format=form, dpi=dpi, metadata=_UNDATED.get(form, {}))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from nipstool.eeg_pretrain.apply import texts_for
+from nipstool.eeg_pretrain.apply import embed_recording, texts_for
 from nipstool.eeg_pretrain.config import Config, Recipe
 from nipstool.eeg_pretrain.discover import find
 from nipstool.eeg_pretrain.evaluate_run import judge_run
@@ -17,6 +17,7 @@ from nipstool.eeg_pretrain.job import Settings, run_training
 from nipstool.eeg_pretrain.recording import Recording, Seizure
 from nipstool.eeg_pretrain.run_folder import load_run
 from nipstool.eeg_pretrain.simulate import write_set
+from nipstool.kit.errors import DataError
 
 SMALL = Config(d=16, layers=1, heads=2, latents=2, bilinear=8, context=32)
 QUICK = Recipe(steps=2, batch_tokens=512, validate_every=2, split="subject")
@@ -65,6 +66,17 @@ def encoder(folder: Path) -> Path:
     transformers.BertModel(config).save_pretrained(folder)
     transformers.BertTokenizerFast(str(folder / "vocab.txt")).save_pretrained(folder)
     return folder
+
+
+@pytest.mark.parametrize("value", [np.nan, 1e38])
+def test_weights_that_give_no_numbers_are_told(recordings: list[Recording], tmp_path: Path, value: float) -> None:
+    run_training(recordings, tmp_path / "run", Settings(SMALL, replace(QUICK, steps=1)))
+    run = load_run(tmp_path / "run")
+    with torch.no_grad():
+        for weights in run.model.parameters():
+            weights.fill_(value)
+    with pytest.raises(DataError, match=r"the model says NaN at 0 s; are its weights damaged\?$"):
+        embed_recording(run, recordings[0], window_s=2.0, hop_s=2.0, stream=True)
 
 
 def test_an_encoder_reads_what_is_told(recordings: list[Recording], tmp_path: Path) -> None:

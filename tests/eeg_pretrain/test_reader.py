@@ -286,6 +286,11 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
+def test_control_characters_within_a_label_are_spaces(put: Put) -> None:
+    recording = open_file(put("a.edf", edf([sine("EEG Fp1"), sine("EEG\0C3\x7f")]))).recording
+    assert [channel.label for channel in recording.channels] == ["EEG Fp1", "EEG C3"]
+
+
 def test_a_patients_name_is_nowhere_in_what_is_known(put: Put) -> None:
     from nipstool.eeg_pretrain.inspecting import document, row
     from nipstool.kit.records import to_json

@@ -246,6 +246,7 @@ def test_a_run_without_labels_says_so_and_one_of_another_version_is_named(
     for name, value, told in (
         ("shift", None, "says nothing about shift"),
         ("shift", "0", "shift is '0'; expected a number"),
+        ("shift", 10**20, "expected a number, of logits"),
         ("labelled", 1, "labelled is 1; expected true or false"),
         ("thresholds", {}, "expected a threshold for each of model, line length, power"),
         ("thresholds", {one: {"chosen": True} for one in DETECTORS}, "expected a threshold for each of"),

@@ -1,6 +1,7 @@
 """Pictures: the same run gives the same bytes."""
 
 import io
+import warnings
 
 import pytest
 
@@ -18,3 +19,9 @@ def test_a_picture_drawn_twice_has_the_same_bytes(form: str) -> None:
     assert drawn[0] == drawn[1]
     starts = {"png": b"\x89PNG", "pdf": b"%PDF", "svg": b"<?xml"}
     assert all(data.startswith(starts[form]) for data in drawn[0])
+
+
+def test_what_the_font_cannot_write_is_no_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        bars(io.BytesIO(), ["出口", "a\0b"], {"x": [1.0, 2.0]}, title="画风", x_label="x", y_label="y")
