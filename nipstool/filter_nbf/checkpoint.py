@@ -17,6 +17,7 @@ from nipstool.kit.files import AtomicFile, check_input
 from nipstool.kit.records import parse_json
 
 FORMAT = "nbf/1"
+NETWORKS = ("enc.", "gen.")  # how their parameters are called; the others are scales and thresholds
 SHIPPED = {"arena": "arena.safetensors"}
 
 
@@ -30,9 +31,8 @@ class Checkpoint:
 
 def rounded(params: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Parameters as a file holds them: half precision for the networks, single for scales and thresholds."""
-    networks = ("enc.", "gen.")
     return {
-        name: np.ascontiguousarray(value, dtype=np.float16 if name.startswith(networks) else np.float32)
+        name: np.ascontiguousarray(value, dtype=np.float16 if name.startswith(NETWORKS) else np.float32)
         for name, value in sorted(params.items())
     }
 
@@ -61,6 +61,9 @@ def load(path: str | Path) -> Checkpoint:
         raise DataError(f"{path}: is no checkpoint of this filter: its metadata has no readable nbf") from error
     if about.get("format") != FORMAT:
         raise DataError(f"{path}: has the format {about.get('format')!r}, expected {FORMAT}")
+    for name, value in tensors.items():
+        if name.startswith(NETWORKS) and not np.isfinite(value).all():
+            raise DataError(f"{path}: {name} holds NaN or infinity")
     return Checkpoint({name: value.astype(np.float64) for name, value in tensors.items()}, about)
 
 

@@ -7,12 +7,13 @@ from collections.abc import Callable
 import numpy as np
 
 from nipstool.filter_nbf.beliefs import Kernel, Sample, possible, resample, unknown
-from nipstool.filter_nbf.checkpoint import Checkpoint
+from nipstool.filter_nbf.checkpoint import NETWORKS, Checkpoint
 from nipstool.filter_nbf.draws import Draws
 from nipstool.filter_nbf.embedding import Frame, embed, scale, unscale
 from nipstool.filter_nbf.mixture import Components, draw, draw_from, in_state_space, mixture_of
 from nipstool.filter_nbf.model import Dynamics
 from nipstool.filter_nbf.scores import energy_distance
+from nipstool.kit.errors import DataError
 
 WATCHED = 64  # particles of either set that are compared: the distance costs their square
 BOUNDARIES = (8.0, 32.0, 128.0)  # of the effective size: what a small set embeds to differs more from it
@@ -24,9 +25,9 @@ class Learned:
     keep, threshold, stage_size = 0.0, 0.7, 0.15
 
     def __init__(self, checkpoint: Checkpoint, *, watch: bool = True):
-        single = ("enc.", "gen.")  # the networks were rounded to half precision: single is enough, and quicker
+        # the networks were rounded to half precision: single is enough, and quicker
         self.params = {
-            name: value.astype(np.float32) if name.startswith(single) else value
+            name: value.astype(np.float32) if name.startswith(NETWORKS) else value
             for name, value in checkpoint.params.items()
         }
         self.generator: str = checkpoint.about.get("generator", "gmm")
@@ -95,6 +96,8 @@ class Learned:
         if last is None or not (np.array_equal(last[0], x) and np.array_equal(last[1], logw)):
             frame, theta = self.theta(x, logw)
             found = in_state_space(mixture_of(self.params, theta, x.shape[-1]), frame, self.params)
+            if not np.isfinite(found.mean).all():
+                raise DataError("the checkpoint's networks give a belief that is no number; are they damaged?")
             self._last = last = (x.copy(), logw.copy(), found)
         return last[2]
 

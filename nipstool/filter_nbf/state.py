@@ -12,7 +12,7 @@ from nipstool.filter_nbf.draws import KeyedGenerator
 from nipstool.filter_nbf.tracks import Track, Tracks
 from nipstool.kit.errors import DataError
 from nipstool.kit.files import AtomicFile, check_input
-from nipstool.kit.records import parse_json
+from nipstool.kit.records import parse_json, shown
 
 FORMAT = "nbf-state/1"
 NUMBERS = ("ess", "t", "dt", "loglik")
@@ -66,6 +66,7 @@ def load_state(path: str, tracks: Tracks, *, belief: str) -> None:
     for key, value in _made_with(tracks, belief).items():
         if about.get(key) != value:
             raise DataError(f"{path}: was made with {key} {about.get(key)}, not with {value}")
+    _check(path, about.get("tracks"), found, tracks)
     for b, name in enumerate(about["tracks"]):
         track = Track(
             KeyedGenerator(tracks.seed, name),
@@ -79,3 +80,21 @@ def load_state(path: str, tracks: Tracks, *, belief: str) -> None:
         track.dt, track.loglik = float(found["dt"][b]), float(found["loglik"][b])
         track.step, track.collapses = int(found["step"][b]), int(found["collapses"][b])
         tracks.tracks[name] = track
+
+
+def _check(path: str, names: Any, found: dict[str, np.ndarray], tracks: Tracks) -> None:
+    """Raises DataError where a file does not hold what `save_state` writes."""
+    if not isinstance(names, list) or not all(isinstance(name, str | int | float | None) for name in names):
+        raise DataError(f"{path}: its tracks are {shown(names)}; expected a list of ids")
+    d, n, k = tracks.dynamics.dim, tracks.settings.n, len(tracks.dynamics.control_names)
+    shapes = {"x": (n, d), "logw": (n,), "control": (k,)} | dict.fromkeys((*NUMBERS, *COUNTS), ())
+    shapes["origin"] = found["origin"].shape[1:] if "origin" in found else ()
+    for name, shape in shapes.items():
+        array = found.get(name)
+        expected = (len(names), *shape)
+        if array is None or array.shape != expected or array.dtype.kind != ("i" if name in COUNTS else "f"):
+            raise DataError(
+                f"{path}: its {name} is no array of {expected}; expected a state as --state-out writes it"
+            )
+    if not np.isfinite(found["x"]).all() or np.isnan(found["logw"]).any():
+        raise DataError(f"{path}: holds particles that are no numbers")

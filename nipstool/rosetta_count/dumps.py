@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
 from typing import TYPE_CHECKING, Any
 
 from nipstool.kit.errors import DataError, InputMissingError, UsageError
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 FORMATS = (".npy", ".safetensors")
 EXPECTED = "[N, n] (a sample a row), [N, C, H, W] or [N, T, n], none of them 0"
 NPY = b"\x93NUMPY"
+NO_HEADER = (ValueError, EOFError, TypeError, SyntaxError, TokenError)  # what numpy makes of a damaged one
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def _npy(file: Path) -> Array:
         values = np.load(file, mmap_mode="r", allow_pickle=False)
     except OSError as error:
         raise InputMissingError(f"{file}: cannot be read: {reason(error)}") from error
-    except (ValueError, EOFError, TypeError, SyntaxError) as error:
+    except NO_HEADER as error:
         raise DataError(f"{file}: {_no_npy(file)}") from error
     if not isinstance(values, np.ndarray) or values.dtype.kind not in "fiub":
         raise DataError(
@@ -118,7 +120,7 @@ def _no_npy(file: Path) -> str:
         try:
             old = npy.read_magic(opened) == (1, 0)
             shape, _, dtype = (npy.read_array_header_1_0 if old else npy.read_array_header_2_0)(opened)
-        except (ValueError, EOFError, TypeError, SyntaxError):
+        except NO_HEADER:
             return f"is a .npy file whose header is damaged; {expected}"
         needed, there = math.prod(shape) * dtype.itemsize, file.stat().st_size - opened.tell()
     if dtype.hasobject:

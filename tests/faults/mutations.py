@@ -1,7 +1,8 @@
 """Damaged inputs, thousands a reader, in process: python tests/faults/mutations.py [N [CASE...]]
 
-Every input of every case of the conformance suite is damaged in N ways (2,000): cut short, bits flipped, stretches
-overwritten, moved or doubled, numbers made huge, paths that lead out, pickles that would act. The command must end
+Every input of every case of the conformance suite, and those of readers.py, is damaged in N ways (2,000): cut short,
+bits flipped, stretches overwritten, moved or doubled, numbers made huge, paths that lead out, pickles that would act.
+The command must end
 within 10 s of CPU time with a status of the table, never 70, with nothing on stderr but lines of ours and no
 traceback; its memory may grow by 64 MB more than on undamaged inputs (training takes some whatever it reads), or
 by twice what the header declares where that is more.
@@ -28,6 +29,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "plugins")]
 
 from tests.conformance.cases import CASES, Case  # noqa: E402
 from tests.faults.process import arguments, in_a_child, preload, quietly, run_main  # noqa: E402
+from tests.faults.readers import MORE  # noqa: E402
 
 LIMIT_S, WAIT_S, SPARE = 10, 120, 64 << 20
 ALLOWED = {0, 1, 2, 65, 66, 69, 73}
@@ -121,7 +123,7 @@ class Tally:
 
 def readers(names: list[str]) -> Iterator[tuple[Case, str]]:
     """Every case and the name of one of its inputs."""
-    for case in CASES:
+    for case in (*CASES, *MORE):
         if not names or str(case) in names:
             yield from ((case, name) for name in case.inputs)
 
