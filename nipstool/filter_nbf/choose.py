@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from nipstool.filter_nbf.beliefs import Belief, Bootstrap, Gaussian, Kernel
 from nipstool.filter_nbf.checkpoint import check_fits, load, shipped
 from nipstool.filter_nbf.model import Dynamics
-from nipstool.kit.errors import UsageError
+from nipstool.kit.errors import DataError, UsageError
 
 BELIEFS = ("nbf", "gaussian", "pf")
 
@@ -44,7 +44,13 @@ def choose_belief(
             f" (nipstool filter-nbf train --domain {dynamics.label} -o X.safetensors makes one)"
         )
         return Choice(Kernel(), note)
-    check_fits(trained, dynamics, checkpoint or "the shipped checkpoint")
+    told = checkpoint or "the shipped checkpoint"
+    check_fits(trained, dynamics, told)
     from nipstool.filter_nbf.learned import Learned
 
-    return Choice(Learned(trained, watch=watch))
+    try:
+        belief = Learned(trained, watch=watch)
+        belief.try_out(dynamics.dim)
+    except (KeyError, ValueError, IndexError, TypeError) as error:
+        raise DataError(f"{told}: its networks lack a part or do not fit together ({error})") from error
+    return Choice(belief)

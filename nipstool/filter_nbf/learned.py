@@ -36,6 +36,16 @@ class Learned:
         self._fallback = Kernel()
         self._last: tuple[np.ndarray, np.ndarray, Components] | None = None
 
+    def try_out(self, d: int) -> None:
+        """Run the networks once on any set of d numbers each; raises what numpy raises where they do not fit."""
+        x, logw = np.random.default_rng(0).standard_normal((1, 8, d)), np.full((1, 8), -np.log(8.0))
+        if self.generator != "flow":
+            self.mixture(x, logw)
+            return
+        from nipstool.filter_nbf.flow import flow_of
+
+        flow_of(self.params, self.theta(x, logw)[1], np.zeros((1, 4, d)))
+
     def sample(self, dynamics: Dynamics, x: np.ndarray, logw: np.ndarray, count: int, draws: Draws) -> Sample:
         """Embed, generate, compare; off-family sets are resampled with a kernel instead."""
         fresh = self.generate(dynamics, x, logw, count, draws)

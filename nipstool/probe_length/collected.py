@@ -184,4 +184,8 @@ def _sample(array: Callable[..., Array], origin: Origin) -> Sample:
     m = len(array("sample.key", "i", [None]))
     rows = [m, len(origin.layers), origin.width]
     kinds = {"censored": ("b", [m]), "weight": ("f", [m]), "first": ("f", rows), "drawn": ("f", rows)}
-    return Sample(*(array(f"sample.{f.name}", *kinds.get(f.name, ("i", [m]))) for f in fields(Sample)))
+    found = Sample(*(array(f"sample.{f.name}", *kinds.get(f.name, ("i", [m]))) for f in fields(Sample)))
+    counts = (found.fold, found.prompt, found.length, found.t, found.seen, found.weight)
+    if any((one < 0).any() for one in counts) or (found.fold >= origin.folds).any():
+        raise ValueError("the sample counts below 0, or folds that are not there")
+    return found

@@ -1,11 +1,10 @@
 """Damaged inputs, thousands a reader, in process: python tests/faults/mutations.py [N [CASE...]]
 
-Every input of every case of the conformance suite, and those of readers.py, is damaged in N ways (2,000): cut short,
-bits flipped, stretches overwritten, moved or doubled, numbers made huge, paths that lead out, pickles that would act.
-The command must end
-within 10 s of CPU time with a status of the table, never 70, with nothing on stderr but lines of ours and no
-traceback; its memory may grow by 64 MB more than on undamaged inputs (training takes some whatever it reads), or
-by twice what the header declares where that is more.
+Every input of every case of the conformance suite, and those of readers.py, is damaged in N ways (2,000): cut
+short, bits flipped, stretches overwritten, moved or doubled, numbers made huge, paths that lead out, pickles that
+would act. The command must end within 10 s of CPU time with a status of the table, never 70, with nothing on
+stderr but lines of ours and no traceback; its memory may grow by 64 MB more than on undamaged inputs (training
+takes some whatever it reads), or by twice what the header declares where that is more.
 """
 
 import json
