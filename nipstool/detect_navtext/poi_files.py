@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from nipstool.detect_navtext.lines import KINDS
 from nipstool.detect_navtext.poi import Name, kind_of
 from nipstool.kit.errors import DataError, InputMissingError
 from nipstool.kit.parts import reason
-from nipstool.kit.records import parse_json
+from nipstool.kit.records import parse_json, read_csv
 
 _NAMES = ("name", "brand", "operator", "ref", "short_name", "official_name", "alt_name", "old_name", "addr:street")
 _COLUMNS = ("name", "text", "label", "title")
@@ -80,20 +79,20 @@ def _of_tags(tags: Mapping[str, Any], identity: str) -> Iterator[Name]:
 def _of_csv(text: str, path: str) -> Iterator[Name]:
     lines = text.splitlines()
     delimiter = max(",;\t|", key=lines[0].count) if lines else ","
-    reader = csv.reader(lines, delimiter=delimiter)
-    header = [cell.strip().lower() for cell in next(reader, [])]
+    rows = read_csv(lines, path, delimiter)
+    header = [cell.strip().lower() for cell in next(rows, (1, []))[1]]
     column = next((header.index(name) for name in _COLUMNS if name in header), None)
     if column is None:
         raise DataError(f"{path}:1: has no column `name`; found {', '.join(header) or 'nothing'}")
-    for cells in reader:
+    for number, cells in rows:
         if not any(cell.strip() for cell in cells):
             continue
         if len(cells) != len(header):
-            raise DataError(f"{path}:{reader.line_num}: has {len(cells)} cells; the header has {len(header)}")
+            raise DataError(f"{path}:{number}: has {len(cells)} cells; the header has {len(header)}")
         row = dict(zip(header, (cell.strip() for cell in cells), strict=True))
         if not row[header[column]]:
-            raise DataError(f"{path}:{reader.line_num}: the name is empty")
+            raise DataError(f"{path}:{number}: the name is empty")
         kind = row.get("kind", "")
         if kind and kind not in KINDS:
-            raise DataError(f"{path}:{reader.line_num}: kind {kind} is none of {', '.join(KINDS)}")
+            raise DataError(f"{path}:{number}: kind {kind} is none of {', '.join(KINDS)}")
         yield Name(row[header[column]], kind or kind_of(row), "map", row.get("id", ""))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from pathlib import Path
 
 from nipstool.eeg_pretrain.label_words import BACKGROUND, Event, end_before_start, is_seizure, pair_up
 from nipstool.eeg_pretrain.recording import Seizure
 from nipstool.kit.errors import DataError, InputMissingError
+from nipstool.kit.records import read_csv
 
 Found = tuple[list[Seizure], list[str]] | None
 
@@ -75,10 +75,7 @@ def rows_of(path: Path) -> list[tuple[int, dict[str, str]]]:
     if not lines:
         return []
     separator = "\t" if "\t" in lines[0][1] else ";" if ";" in lines[0][1] else ","
-    try:
-        cells = list(csv.reader((line.replace("\0", "") for _, line in lines), delimiter=separator))
-    except csv.Error as error:
-        raise DataError(f"{path}: is no table: {error}") from error
+    cells = [row for _, row in read_csv((line.replace("\0", "") for _, line in lines), str(path), separator)]
     names = [name.strip().lower() for name in cells[0]]
     return [
         (line, {name: cell.strip() for name, cell in zip(names, row, strict=False)})

@@ -94,5 +94,7 @@ def _check(path: str, names: Any, found: dict[str, np.ndarray], tracks: Tracks) 
         expected = (len(names), *shape)
         if array is None or array.shape != expected or array.dtype.kind != ("i" if name in COUNTS else "f"):
             raise DataError(f"{path}: its {name} is no array of {expected}; expected what --state-out writes")
-    if not np.isfinite(found["x"]).all() or not np.allclose(np.exp(found["logw"]).sum(-1), 1.0, atol=1e-6):
+    if not np.isfinite(found["x"]).all() or not np.allclose(
+        np.exp(np.minimum(found["logw"], 1.0)).sum(-1), 1.0, atol=1e-6
+    ):
         raise DataError(f"{path}: holds particles that are no numbers, or weights that do not sum to 1")

@@ -1,10 +1,11 @@
 """Results as JSON, strict (NaN and infinity become null), ordered as they were made; fields of records read."""
 
+import csv
 import dataclasses
 import json
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -40,6 +41,19 @@ def parse_json(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deep") from None
+
+
+def read_csv(lines: Iterable[str], told: str, delimiter: str = ",") -> Iterator[tuple[int, list[str]]]:
+    """(line number, cells) of a table. Raises DataError, about the line of `told`, where csv finds none."""
+    reader = csv.reader(lines, delimiter=delimiter)
+    while True:
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            raise DataError(f"{told}:{reader.line_num}: is no CSV: {error}") from error
+        yield reader.line_num, cells
 
 
 def is_number(value: object) -> TypeGuard[float]:

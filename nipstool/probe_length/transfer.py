@@ -60,10 +60,8 @@ def transfer(parts: Sequence[tuple[str, Collected]], alphas: Sequence[float] = A
         parts[0][1].origin.check_same(part.origin, name)
         if int((part.position.n > 0).sum()) < 2:
             raise DataError(f"{name}: its answers fall in one fold of groups; expected several groups")
-        if (
-            min(map(squared_deviation, (part.prompt, part.position, *part.first.values(), *part.along.values())))
-            <= 0
-        ):
+        sums = (part.prompt, part.position, *part.first.values(), *part.along.values())
+        if min(map(squared_deviation, sums)) <= 0:
             raise DataError(f"{name}: every answer that ended has the same length; there is nothing to judge")
     return [_matrix(kind, parts, alphas) for kind in KINDS]
 

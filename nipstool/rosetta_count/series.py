@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +11,7 @@ from typing import Any
 
 from nipstool.kit.errors import DataError, UsageError
 from nipstool.kit.files import check_input, spooled_input
-from nipstool.kit.records import is_number, shown
+from nipstool.kit.records import is_number, read_csv, shown
 from nipstool.rosetta_count.law import LEAST_SIZES, Law, Trend, fit_law, sizes_for_aicc, trend
 from nipstool.rosetta_count.results import read_summary
 
@@ -111,13 +110,16 @@ def _mean(values: Iterable[float]) -> float:
 
 def rows_of_table(text: str, told: str) -> Iterable[Row]:
     """Rows `size,count[,neurons,params,raw,pair,control]`; without `neurons` the size stands for it."""
-    reader = csv.DictReader(io.StringIO(text))
-    columns = reader.fieldnames or []
+    rows = read_csv(io.StringIO(text, newline=""), told)
+    columns = next(rows, (1, []))[1]
     if missing := [name for name in ("size", "count") if name not in columns]:
         raise DataError(f"{told}: no column {missing[0]!r}; expected size,count[,neurons,params,raw,pair,control]")
     empty = True
-    for number, line in enumerate(reader, 2):
+    for number, cells in rows:
+        if not cells:
+            continue
         empty = False
+        line: dict[str, str] = dict.fromkeys(columns, "") | dict(zip(columns, cells, strict=False))
         x = {"neurons": _number(line.get("neurons") or line["size"], told, number, "size")}
         if line.get("params"):
             x["params"] = _number(line["params"], told, number, "params")

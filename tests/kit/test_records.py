@@ -5,7 +5,8 @@ import math
 
 import pytest
 
-from nipstool.kit.records import is_number, parse_json, shown, to_json
+from nipstool.kit.errors import DataError
+from nipstool.kit.records import is_number, parse_json, read_csv, shown, to_json
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "{", "", "nonsense", b"\xff\xfe"])
@@ -35,3 +36,9 @@ def test_a_value_is_shown_on_one_short_line() -> None:
 
 def test_what_json_cannot_say_is_null() -> None:
     assert json.loads(to_json({"a": math.nan, "b": (1, math.inf)})) == {"a": None, "b": [1, None]}
+
+
+def test_a_table_is_read_with_its_line_numbers_and_a_cell_too_long_is_told() -> None:
+    assert list(read_csv(['a,"b\n', 'c"\n', "d;e\n"], "x")) == [(2, ["a", "b\nc"]), (3, ["d;e"])]
+    with pytest.raises(DataError, match=r"^x:2: is no CSV: field larger than field limit"):
+        list(read_csv(["a\n", "b" * 200_000], "x"))
