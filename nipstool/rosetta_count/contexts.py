@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nipstool.kit.errors import DataError, UsageError
+from nipstool.kit.errors import DataError, InputMissingError, UsageError
 from nipstool.kit.progress import Progress, silent
 from nipstool.kit.records import shown
 from nipstool.rosetta_count.documents import read_texts
@@ -175,6 +175,8 @@ def _strongest_texts(
 ) -> dict[tuple[str, Neuron], list[Context]]:
     if reading.data == "-":
         raise UsageError("the count read standard input, which is gone; count with a file to inspect")
+    if not (Path(reading.data).is_file() or Path(reading.data).is_dir()):  # not a device that never ends
+        raise InputMissingError(f"{reading.data}: is no file or folder; the count read its documents there")
     names = list(needed)
     loaded = {name: load_text_model(name, reading, device) for name in names}
     readers = [reader_of(one.tokeniser, one.body.config, reading.context) for one in loaded.values()]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from nipstool.kit.errors import DataError, UsageError
+from nipstool.kit.errors import DataError, InputMissingError, UsageError
 from nipstool.rosetta_count.contexts import Neuron, look
 from nipstool.rosetta_count.documents import read_texts
 from nipstool.rosetta_count.filtering import best_share, open_filter, score
@@ -134,6 +134,17 @@ def test_a_damaged_summary_is_told(counted: Path, tmp_path: Path, changed: dict[
     (tmp_path / "summary.json").write_text(json.dumps({**summary, **changed}))
     (tmp_path / "pairs.csv").write_bytes((counted / "pairs.csv").read_bytes())
     with pytest.raises(DataError, match=told):
+        look(str(tmp_path), most=1)
+
+
+@pytest.mark.parametrize("data", ["/dev/zero", "gone.jsonl", ""])
+def test_data_that_are_gone_or_never_end_are_missing(counted: Path, tmp_path: Path, data: str):
+    summary = json.loads((counted / "summary.json").read_text())
+    (tmp_path / "summary.json").write_text(
+        json.dumps({**summary, "reading": {**summary["reading"], "data": data}})
+    )
+    (tmp_path / "pairs.csv").write_bytes((counted / "pairs.csv").read_bytes())
+    with pytest.raises(InputMissingError, match="is no file or folder"):
         look(str(tmp_path), most=1)
 
 
