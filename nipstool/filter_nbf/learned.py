@@ -106,7 +106,7 @@ class Learned:
         if last is None or not (np.array_equal(last[0], x) and np.array_equal(last[1], logw)):
             frame, theta = self.theta(x, logw)
             found = in_state_space(mixture_of(self.params, theta, x.shape[-1]), frame, self.params)
-            if not np.isfinite(found.mean).all():
+            if not (np.isfinite(found.mean).all() and np.isfinite(found.root).all()):
                 raise DataError("the checkpoint's networks give a belief that is no number; are they damaged?")
             self._last = last = (x.copy(), logw.copy(), found)
         return last[2]
