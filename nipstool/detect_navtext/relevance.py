@@ -26,6 +26,7 @@ __all__ = ["FEATURE_NAMES", "FEATURE_VERSION", "Classifier", "board_of", "classi
 
 FEATURE_VERSION = 2
 SHIPPED = "relevance.safetensors"
+LARGEST = 1e6  # of a weight, a mean or a scale that training has left
 CLIP = 4.0  # standard deviations; further out a number says no more
 
 _AGAINST = company.AGAINST
@@ -290,7 +291,27 @@ def _loaded(path: Path) -> Classifier:
             f"{path}: was trained on features {about.get('features')}; expected a relevance classifier of features"
             f" {FEATURE_VERSION}, {len(FEATURE_NAMES)} of them"
         )
-    return Classifier(arrays, float(about.get("threshold", "0.5")), about)
+    try:
+        threshold = float(about.get("threshold", "0.5"))
+    except ValueError:
+        threshold = -1.0
+    if not (0 <= threshold <= 1 and _fit_together(arrays)):
+        raise DataError(f"{path}: is damaged: its weights or its threshold are not those of a classifier")
+    return Classifier(arrays, threshold, about)
+
+
+def _fit_together(arrays: dict[str, NDArray[np.float32]]) -> bool:
+    """Whether arrays have the shapes that `classify` needs, and numbers in them."""
+    count = len(FEATURE_NAMES)
+    hidden = len(arrays["w0"]) if "w0" in arrays else count
+    shapes = {"mean": (count,), "scale": (count,), "w1": (1, hidden), "b1": (1,)}
+    if "w0" in arrays:
+        shapes |= {"w0": (hidden, count), "b0": (hidden,)}
+    for name, shape in shapes.items():
+        array = arrays.get(name)
+        if array is None or array.shape != shape or array.dtype.kind != "f" or not (np.abs(array) < LARGEST).all():
+            return False
+    return bool((arrays["scale"] > 1 / LARGEST).all())
 
 
 def classify(table: NDArray[np.float32], model: Classifier | None = None) -> NDArray[np.float32]:

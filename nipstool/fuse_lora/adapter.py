@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nipstool.fuse_lora.algorithms import fold_with_error
+from nipstool.fuse_lora.algorithms import LARGEST_ALPHA, fold_with_error
 from nipstool.fuse_lora.names import Layout, Module, read_layout
 from nipstool.kit.errors import DataError, InputMissingError
-from nipstool.kit.records import parse_json
+from nipstool.kit.records import is_number, parse_json, shown
 from nipstool.kit.tensors import TensorReader, open_tensors
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def _scalar(tensor: Tensor, name: str) -> float:
     if tensor.numel() != 1:
         raise DataError(f"{name}: expected one number, found shape {list(tensor.shape)}")
     value = float(tensor.double().reshape(()).item())
-    if not math.isfinite(value):
+    if not abs(value) <= LARGEST_ALPHA:
         raise DataError(f"{name}: alpha is {value}")
     return value
 
@@ -232,8 +232,8 @@ def _configured_alpha(config: Mapping[str, Any], name: str, rank: int) -> float 
     if "lora_alpha" not in config:
         return None
     alpha = _by_pattern(config.get("alpha_pattern"), name, config["lora_alpha"])
-    if not isinstance(alpha, int | float) or not math.isfinite(alpha):
-        raise DataError(f"{name}: the adapter's config gives the alpha {alpha!r}, expected a number")
+    if not is_number(alpha) or abs(alpha) > LARGEST_ALPHA:
+        raise DataError(f"{name}: the adapter's config gives the alpha {shown(alpha)}, expected a number")
     return alpha * math.sqrt(rank) if config.get("use_rslora") else alpha
 
 

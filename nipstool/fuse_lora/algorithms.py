@@ -26,6 +26,9 @@ from nipstool.kit.errors import DataError, UsageError
 MAX_EXACT_RANK = 256
 """A LoHa or LoKr of a larger exact rank is folded only with a rank to stop at."""
 
+LARGEST_ALPHA = 1e30
+"""A larger one is damage, and its products would be infinite."""
+
 Shape = tuple[int, ...]
 
 _ASIDE = {"alpha", "bias", "dora_scale"}
@@ -182,8 +185,8 @@ def _scale(algorithm: str, alpha: float | Tensor | None, halves: list[_Half]) ->
         if alpha.numel() != 1:
             raise DataError(f"alpha has shape {list(alpha.shape)}: expected one number")
         alpha = float(upcast(alpha).reshape(()).item())
-    if alpha is not None and not math.isfinite(alpha):
-        raise DataError(f"alpha is {alpha}: expected a finite number")
+    if alpha is not None and not abs(alpha) <= LARGEST_ALPHA:
+        raise DataError(f"alpha is {alpha}: expected a number of at most {LARGEST_ALPHA:g}")
     ranks = [half.scale_rank for half in halves if half.scale_rank]
     if alpha is None or not ranks:
         return 1.0

@@ -1,7 +1,7 @@
 """The compact detector and the relevance classifier: targets, losses, gradients, export, evaluation."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -263,6 +263,34 @@ def test_the_same_classifier_has_the_same_bytes_and_comes_back(tmp_path: Path) -
     again = load_classifier(path)
     assert again.threshold == 0.25
     assert classify(sample(2).table, again) == pytest.approx(classify(sample(2).table, classifier), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("b1", None),
+        ("w1", lambda a: a[:, 1:]),
+        ("mean", lambda a: a * np.nan),
+        ("scale", lambda a: a * 0),
+        ("w1", lambda a: a.astype(np.int32)),
+    ],
+)
+def test_a_damaged_classifier_is_told(tmp_path: Path, name: str, change: Callable[..., np.ndarray] | None) -> None:
+    from safetensors.numpy import save_file
+
+    from nipstool.detect_navtext.relevance import load_classifier
+
+    shipped = load_classifier()
+    arrays = dict(shipped.arrays)
+    value = arrays.pop(name)
+    if change is not None:
+        arrays[name] = np.ascontiguousarray(change(value))
+    save_file(arrays, tmp_path / "own.safetensors", dict(shipped.about))
+    with pytest.raises(DataError, match="is damaged"):
+        load_classifier(tmp_path / "own.safetensors")
+    save_file(dict(shipped.arrays), tmp_path / "own.safetensors", {**shipped.about, "threshold": "x"})
+    with pytest.raises(DataError, match="is damaged"):
+        load_classifier(tmp_path / "own.safetensors")
 
 
 def test_the_cautious_threshold_keeps_what_it_says() -> None:
