@@ -20,6 +20,7 @@ from nipstool.eeg_pretrain.opening import Opened, judged
 from nipstool.eeg_pretrain.recording import Point, Raw, Recording, Segment
 from nipstool.kit.errors import DataError, InputMissingError
 
+MOST_CHANNELS = 10_000
 _KINDS = {
     "seeg": "eeg",
     "ecog": "eeg",
@@ -78,7 +79,9 @@ class MneSource:
             self._open.append(_read(self.path)[0])
         picks = [self.places[channel] for channel in channels]
         values = self._open[0].get_data(picks=picks, start=begin, stop=end, verbose="ERROR")
-        return (values * np.array([self.factors[c] for c in channels])[:, None]).astype(np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):
+            scaled = (values * np.array([self.factors[c] for c in channels])[:, None]).astype(np.float32)
+        return np.where(np.isfinite(scaled), scaled, np.float32(np.nan))
 
 
 def open_other(path: Path, known: dict[str, Point] | None = None) -> Opened:
@@ -139,6 +142,9 @@ def _repaired(path: Path) -> Iterator[Path]:
         yield path
         return
     text = read_text(path)
+    told = re.search(r"(?m)^NumberOfChannels\s*=\s*(\d+)", text)
+    if told and int(told[1]) > MOST_CHANNELS:  # MNE would make a name for each
+        raise ValueError(f"its header tells of {told[1]} channels; expected at most {MOST_CHANNELS}")
     fixed = _fix_header(path, text)
     if fixed == text:
         yield path

@@ -140,6 +140,14 @@ def test_a_real_eeglab_file_equals_mne_and_has_its_positions(eeg: Path) -> None:
     assert recording.duration_s == pytest.approx(238.3, abs=0.1)
 
 
+def test_a_header_that_tells_of_too_many_channels_is_refused_at_once(put: Put) -> None:
+    text = HEADER.format(data="a.eeg", markers="a.vmrk", unit="µV")
+    assert "NumberOfChannels=3\n" in text
+    path = put("a.vhdr", text.replace("NumberOfChannels=3\n", "NumberOfChannels=2147483648\n").encode())
+    with pytest.raises(DataError, match="tells of 2147483648 channels; expected at most 10000"):
+        open_recording(path)
+
+
 @pytest.mark.parametrize(("name", "data"), [("a.set", b"no file of EEGLAB"), ("a_raw.fif", b""), ("a.vhdr", b"x")])
 def test_a_broken_file_is_a_problem_of_one_line(put: Put, name: str, data: bytes) -> None:
     (problem,) = find([put(name, data)]).problems
