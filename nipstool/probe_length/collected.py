@@ -188,4 +188,6 @@ def _sample(array: Callable[..., Array], origin: Origin) -> Sample:
     counts = (found.fold, found.prompt, found.length, found.t, found.seen, found.weight)
     if any((one < 0).any() for one in counts) or (found.fold >= origin.folds).any():
         raise ValueError("the sample counts below 0, or folds that are not there")
+    if (found.t > found.length).any():
+        raise ValueError("a sampled position lies behind its answer's end")
     return found

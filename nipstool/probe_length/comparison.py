@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nipstool.kit.errors import DataError
 from nipstool.probe_length.metrics import Scores, score, skill_interval
 
 Array = np.ndarray
@@ -46,12 +47,17 @@ def lines_of(
     layers: dict[str, int],
     seed: int,
 ) -> list[Line]:
-    """One line a predictor. Skill is over the best baseline that knows no hidden state."""
+    """One line a predictor. Skill is over the best baseline that knows no hidden state.
+
+    Raises DataError where a predictor gives no number at all.
+    """
     plain = [name for name in errors if name not in HIDDEN]
     best = min(plain, key=lambda name: errors[name])
     lines = []
     for name, error in errors.items():
         sure = np.isfinite(predicted[name])
+        if not weight[sure].sum() > 0:
+            raise DataError(f"{name}: none of its predictions is a number; are the statistics damaged?")
         interval = None
         if name in (PROBE, BOTH, TOBIT):
             _, low, high = skill_interval(
