@@ -245,7 +245,7 @@ def train(
     """
     from nipstool.detect_navtext import training
     from nipstool.detect_navtext.choices import places
-    from nipstool.detect_navtext.learn import Course
+    from nipstool.detect_navtext.learn import FROM_NOTHING, Course
     from nipstool.kit.manifest import Run
     from nipstool.kit.runtime import choose_device, set_threads
 
@@ -253,7 +253,7 @@ def train(
     run = Run(sys.argv)
     training.check_outputs(output, card, dataset, force=force)
     count = set_threads(threads)
-    course = Course(steps, seed=seed)
+    course = Course(steps, seed=seed) if base else Course(steps, seed=seed, rate=FROM_NOTHING)
     taught = training.teacher_of(ocr_models, threads=count) if teacher else None
     made = training.train(
         Path(dataset), course, names=places(poi or ()), teacher=taught, base=base,

@@ -17,6 +17,7 @@ from nipstool.kit.progress import Progress, silent
 
 REST = 4.0  # weight of pixels without text in the map of text, as one group
 BACKGROUND = 0.1  # weight of pixels without text in the map of navigation
+FROM_NOTHING = 1e-3  # learning rate for random weights
 HARDEST = 3  # of the pixels without text, so many for each with text
 
 

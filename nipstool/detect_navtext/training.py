@@ -39,7 +39,6 @@ Teacher = Callable[[Image], Sequence[Line]]
 
 FEWEST = 4  # lines of each label from which a classifier for a place is fitted
 COUNTED = ("nav", "other")
-FROM_NOTHING = 1e-3  # learning rate of random weights
 READ = 0.97  # what a line of truth counts as a recogniser's confidence
 
 
@@ -104,7 +103,7 @@ def train(
     for picture in dataset.read_coco(dataset.file_in(folder, "val")):  # measured on last, a fault is told first
         check_input(folder / picture.name)
     if not base:
-        course = replace(course, rate=FROM_NOTHING, clutter=0.0, hard=0.0)  # what is hard is not known yet
+        course = replace(course, clutter=0.0, hard=0.0)  # what is hard is not known yet
     examples, samples = _examples(folder, teacher, names, stage)
     network = _network(course.seed, base)
     with stage("training") as show:

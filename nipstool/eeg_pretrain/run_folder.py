@@ -121,7 +121,7 @@ def _is_thresholds(value: Any) -> bool:
 NEEDED: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "config": (lambda value: isinstance(value, dict), "the model's settings"),
     "labelled": (lambda value: isinstance(value, bool), "true or false"),
-    "shift": (lambda value: is_number(value) and abs(value) < 1e6, "a number, of logits"),
+    "shift": (lambda value: is_number(value, 1e6), "a number, of logits"),
     "thresholds": (_is_thresholds, f"a threshold for each of {', '.join(DETECTORS)}"),
     "text_model": (lambda value: value is None or isinstance(value, str), "a name or null"),
 }

@@ -232,7 +232,7 @@ def _configured_alpha(config: Mapping[str, Any], name: str, rank: int) -> float 
     if "lora_alpha" not in config:
         return None
     alpha = _by_pattern(config.get("alpha_pattern"), name, config["lora_alpha"])
-    if not is_number(alpha) or abs(alpha) > LARGEST_ALPHA:
+    if not is_number(alpha, LARGEST_ALPHA):
         raise DataError(f"{name}: the adapter's config gives the alpha {shown(alpha)}, expected a number")
     return alpha * math.sqrt(rank) if config.get("use_rslora") else alpha
 

@@ -56,9 +56,9 @@ def read_csv(lines: Iterable[str], told: str, delimiter: str = ",") -> Iterator[
         yield reader.line_num, cells
 
 
-def is_number(value: object) -> TypeGuard[float]:
-    """Whether a value read from JSON is a finite number that a float can hold; true and false are none."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
+def is_number(value: object, most: float = sys.float_info.max) -> TypeGuard[float]:
+    """Whether a value read from JSON is a finite number of at most `most`, either way; true and false are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= most
 
 
 def shown(value: Any, most: int = 80) -> str:

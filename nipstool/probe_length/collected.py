@@ -176,15 +176,17 @@ def _sums(array: Callable[..., Array], name: str, folds: int) -> Sums:
 
 
 def _lengths(array: Callable[..., Array], folds: int) -> Lengths:
-    size = array(f"lengths.{NAMES[0]}", "f", [folds, None]).shape[1]
-    return Lengths(*(array(f"lengths.{name}", "f", [folds, size]) for name in NAMES))
+    first = array(f"lengths.{NAMES[0]}", "f", [folds, None])
+    return Lengths(first, *(array(f"lengths.{name}", "f", first.shape) for name in NAMES[1:]))
 
 
 def _sample(array: Callable[..., Array], origin: Origin) -> Sample:
-    m = len(array("sample.key", "i", [None]))
+    key = array("sample.key", "i", [None])
+    m = len(key)
     rows = [m, len(origin.layers), origin.width]
     kinds = {"censored": ("b", [m]), "weight": ("f", [m]), "first": ("f", rows), "drawn": ("f", rows)}
-    found = Sample(*(array(f"sample.{f.name}", *kinds.get(f.name, ("i", [m]))) for f in fields(Sample)))
+    rest = (array(f"sample.{f.name}", *kinds.get(f.name, ("i", [m]))) for f in fields(Sample)[1:])
+    found = Sample(key, *rest)
     counts = (found.fold, found.prompt, found.length, found.t, found.seen, found.weight)
     if any((one < 0).any() for one in counts) or (found.fold >= origin.folds).any():
         raise ValueError("the sample counts below 0, or folds that are not there")

@@ -117,7 +117,7 @@ def load(path: StrPath) -> Probe:
 def _check(facts: Mapping[str, Any]) -> None:
     """Raises ValueError for facts that no probe has."""
     right = {
-        **{name: _is_moderate(facts[name]) for name in ("mean", "mean_first")},
+        **{name: is_number(facts[name], LARGEST) for name in ("mean", "mean_first")},
         "coverage": is_number(facts["coverage"]) and 0 < facts["coverage"] < 1,
         "censored": isinstance(facts["censored"], bool),
         "card": isinstance(facts["card"], dict),
@@ -126,24 +126,20 @@ def _check(facts: Mapping[str, Any]) -> None:
         raise ValueError(f"{name} is {shown(facts[name])}")
 
 
-def _is_moderate(value: object) -> bool:
-    return is_number(value) and abs(value) <= LARGEST
-
-
 def _line(array: Callable[..., Array], name: str, at: Any, origin: Origin) -> Linear:
     layer, b0 = at
     plain = name in PLAIN and name != "first"
-    if not (_is_moderate(b0) and (layer in origin.layers or (plain and layer == 0))):
+    if not (is_number(b0, LARGEST) and (layer in origin.layers or (plain and layer == 0))):
         raise ValueError(f"{name} is {shown(at)}")
     own = not plain and name != f"along.{BOTH}"  # of hidden states alone
     return Linear(layer, array(f"{name}.w", "f", [origin.width if own else None]), b0)
 
 
 def _residuals(array: Callable[..., Array]) -> Residuals:
-    m = len(array("residuals.value", "f", [None]))
-    kinds = {"value": "f", "censored": "b", "weight": "f", "group": "i"}
-    found = Residuals(*(array(f"residuals.{name}", kind, [m]) for name, kind in kinds.items()))
-    if m == 0 or not (found.weight > 0).all():
+    value = array("residuals.value", "f", [None])
+    kinds = {"censored": "b", "weight": "f", "group": "i"}
+    found = Residuals(value, *(array(f"residuals.{name}", kind, value.shape) for name, kind in kinds.items()))
+    if not len(value) or not (found.weight > 0).all():
         raise ValueError("there is no residual, or one that does not count")
     return found
 

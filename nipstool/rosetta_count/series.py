@@ -98,7 +98,7 @@ def _numbers(counts: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _counted(value: Any) -> float:
-    if not (is_number(value) and 0 <= value <= MOST):
+    if not (is_number(value, MOST) and value >= 0):
         raise ValueError(f"{shown(value)} counts nothing")
     return float(value)
 

