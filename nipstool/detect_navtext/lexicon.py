@@ -44,7 +44,7 @@ _FORMS = {
     "amount": re.compile(
         r"(?i)\b\d+(?:[.,]\d+)?\s?(?:ml|cl|g|gr|kg|mg|l|lt|oz|lb|lbs|mm|cm|pcs|kw|mb|gb|tb|hz|cal|kcal|inch)\b"
     ),
-    "code": re.compile(r"^(?=.*\d)[A-Z]{0,3}[-. ]?\d{1,4}(?:[-./]\d{1,4})?[ -]?[A-Za-z]?$"),
+    "code": re.compile(r"^(?=.*\d)(?!(?:1[89]|20)\d\d$)[A-Z]{0,3}[-. ]?\d{1,4}(?:[-./]\d{1,4})?[ -]?[A-Za-z]?$"),
     "floor": re.compile(
         r"(?i)^(?:[bl]\d{1,2}|b?\d{1,2}/?f|[gul]/f|[gul]f|lg|ug|eg|dg|\d{1,2}\.?\s?(?:og|ug)|-\d)$"
         r"|\b(?:level|floor|lvl|etage|stock|piso|planta|piano|nivel|niveau|lantai|tingkat|kat|plan)\s?[-b]?\d{1,2}\b"
@@ -68,6 +68,7 @@ _FORMS = {
         r"(?i)^\d{1,4}[a-z]?[ ,-]+\w+.*\b(?:st|rd|ave|street|road|avenue|lane|dr|blvd)\b"
         r"|\b\w+ (?:st|rd|ave|blvd|ln)\.?$"
         r"|^(?:rue|via|calle|avenida|avenue|piazza|place|rua|praça|plaza|ul\.|jl\.?|jalan|ulica|viale)\s\w+"
+        r"|[路街道巷弄里庄村]\d[\d-]*[号號]?$|\d丁目|\d番地"
     ),
     "direction": re.compile(
         r"[←↑→↓↖↗↘↙⇐⇑⇒⇓⬅⬆➡⬇➔➜◀▶▲▼«»]|^[<>]{1,2}\s|\s[<>]{1,2}$|^[<>]+$|(?i:^to\s(?:the\s)?\w)"
@@ -149,7 +150,7 @@ def _phrases_in(key: str) -> Iterator[tuple[str, tuple[str, ...]]]:
     for word in (word for word, used in zip(words, taken, strict=True) if not used):
         yield from _endings(word, endings)
         if is_cjk(word):
-            yield from ((sign, kinds) for sign, kinds in inside.items() if _has_cjk(word, sign, kinds))
+            yield from _in_cjk(word, inside)
 
 
 def _endings(word: str, endings: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, tuple[str, ...]]]:
@@ -159,9 +160,24 @@ def _endings(word: str, endings: Mapping[str, tuple[str, ...]]) -> Iterator[tupl
             return
 
 
-def _has_cjk(word: str, sign: str, kinds: tuple[str, ...]) -> bool:
-    """A single character ends a name (…店, …駅); only those that speak against stand anywhere."""
-    return sign in word if len(sign) > 1 or kinds[0].startswith("-") else word.endswith(sign)
+def _in_cjk(word: str, inside: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """The phrases in a word of Chinese or Japanese, the longest first, no character in two: 出租车 is no 出租."""
+    taken = [False] * len(word)
+    for size in range(min(_longest(), len(word)), 0, -1):
+        for start in range(len(word) - size + 1):
+            sign, own = word[start : start + size], slice(start, start + size)
+            kinds = inside.get(sign)
+            if kinds and not any(taken[own]) and (size > 1 or _stands_alone(word, start, kinds)):
+                taken[own] = [True] * size
+                yield sign, kinds
+
+
+def _stands_alone(word: str, at: int, kinds: tuple[str, ...]) -> bool:
+    """A single character ends a name (…店, …駅); one that speaks against stands at an end, or beside a number."""
+    if at == len(word) - 1:
+        return True
+    beside = word[max(at - 1, 0) : at] + word[at + 1]
+    return kinds[0].startswith("-") and (at == 0 or any(sign.isdigit() for sign in beside))
 
 
 @cache
@@ -178,6 +194,11 @@ def _lexicon() -> tuple[dict[str, tuple[str, ...]], dict[str, tuple[str, ...]], 
                 place = inside if CJK.search(key) else endings if phrase.startswith("*") else whole
                 place.setdefault(key, set()).add(kind)
     return _frozen(whole), _frozen(endings), _frozen(inside)
+
+
+@cache
+def _longest() -> int:
+    return max(map(len, _lexicon()[2]))
 
 
 def _frozen(table: Mapping[str, set[str]]) -> dict[str, tuple[str, ...]]:

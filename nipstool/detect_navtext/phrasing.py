@@ -18,7 +18,7 @@ NAMES = (
     "told",  # share of the words that only sentences need, of the text and of its board, in the mean
     "length",  # log of the number of words, two Chinese or Japanese characters counting as one
     "sentence_mark",  # what ends, opens or divides sentences: ! ? . , ; quotes
-    "goes_on",  # begins with a small letter: the middle of a sentence
+    "goes_on",  # begins with a small letter: the middle of a sentence, or by half a shop's name
     "serial",  # plates of cars, numbers of articles and accounts
     "measured",  # units of electricity, weight, dose …
     "registered",  # ® ™ © * #tag and the like
@@ -40,6 +40,7 @@ _MEASURED = re.compile(
     r"(?i)\d\s?(?:[kmµ]?[vw]|[km]?hz|m?ah|va|rpm|psi|bar|dpi|fps|mp|°|º|µg|mcg|kj|vol|hp|ps|k?cal|lbs?|fl|oz|ct|pcs)\b"
     r"|\d\s?°|\d\s?[x×]\s?\d|\d/\d{2,}|\biso \d|\bip\d\d\b"
 )
+_OTHER = re.compile("[^\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")  # than Chinese characters and kana
 _REGISTERED = re.compile(r"[®™©*_|=\\{}~^%]|#\D|^@|\+$|&c\b")
 
 
@@ -52,11 +53,16 @@ def phrasing(text: str | None, board: str | None) -> list[float]:
         (told(text) + told(board)) / 2,
         length(text),
         float(_MARK.search(plain) is not None),
-        float(plain[:1].islower() and len(plain) > UNIT),
+        _goes_on(plain),
         float(_SERIAL.search(plain) is not None),
         float(_MEASURED.search(plain) is not None),
         float(_REGISTERED.search(plain) is not None),
     ]
+
+
+def _goes_on(plain: str) -> float:
+    """1 for words of which the first has a small letter; by half for one word, which may be a shop's name."""
+    return (1.0 if " " in plain else 0.5) * (plain[:1].islower() and len(plain) > UNIT)
 
 
 def told(text: str | None) -> float:
@@ -81,10 +87,11 @@ def _units(key: str) -> list[str]:
 
 
 def _cut(word: str) -> list[str]:
-    """A word of Chinese or Japanese as particles, the longest first, and single characters."""
+    """A word of Chinese or Japanese as particles, the longest first, and single characters; of others as it is."""
     particles, parts, start = _function_words(), [], 0
     while start < len(word):
-        size = next((n for n in (4, 3, 2) if word[start : start + n] in particles), 1)
+        other = _OTHER.match(word, start)
+        size = len(other[0]) if other else next((n for n in (4, 3, 2) if word[start : start + n] in particles), 1)
         parts.append(word[start : start + size])
         start += size
     return parts

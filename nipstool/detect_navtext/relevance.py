@@ -24,7 +24,7 @@ from nipstool.kit.tensor_header import read_header
 
 __all__ = ["FEATURE_NAMES", "FEATURE_VERSION", "Classifier", "board_of", "classify", "features", "load_classifier"]
 
-FEATURE_VERSION = 2
+FEATURE_VERSION = 3
 SHIPPED = "relevance.safetensors"
 LARGEST = 1e6  # of a weight, a mean or a scale that training has left
 CLIP = 4.0  # standard deviations; further out a number says no more
@@ -130,7 +130,7 @@ def _words(found: Evidence) -> list[float]:
     return [
         *(words.kinds.get(kind, 0.0) for kind in KINDS if kind != "other"),
         max(words.kinds.values(), default=0.0),
-        *(float(form in words.forms) for form in NAVIGATES),
+        *(_form(form, found) for form in NAVIGATES),
         words.against.get("sale", 0.0),
         words.against.get("notice", 0.0),
         words.against.get("goods", 0.0),
@@ -142,6 +142,12 @@ def _words(found: Evidence) -> list[float]:
         min(speaks, 2.0),
         min(against, 2.0),
     ]
+
+
+def _form(form: str, found: Evidence) -> float:
+    """Whether a text has a form; by half a number alone, which is a room's, a bus's, a player's or a year."""
+    alone = form == "code" and found.text is not None and found.text.strip().isdigit()
+    return (0.5 if alone else 1.0) * (form in found.words.forms)
 
 
 def _similarity(match: Match | None, source: str) -> float:

@@ -95,6 +95,34 @@ def test_signs_have_no_form_that_speaks_against(text: str) -> None:
     assert not read_words(text).against
 
 
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("出租车停靠点", "platform"), ("TAXI STOP", "platform"), ("母婴生活馆", "store"),
+        ("愛知県美術館", "store"), ("打浦路15号", "street"), ("銀座4丁目2-1", "street"), ("特价拉面", "store"),
+        ("吸烟区", "facility"),
+    ],
+)  # fmt: skip
+def test_the_longest_words_of_chinese_and_japanese_count(text: str, kind: str) -> None:
+    (found,) = evidence_of([line(text, 0, 0, 100, 20)], [0], Names.bundled())
+    assert kind_of_line(found) == kind
+
+
+@pytest.mark.parametrize(("text", "word"), [("特价拉面", "sale"), ("满100减20", "sale"), ("推", "notice")])
+def test_single_characters_speak_against_at_an_end_or_beside_a_number(text: str, word: str) -> None:
+    assert read_words(text).against[word] > 0
+    assert not read_words("推拿足浴馆").against
+    assert not read_words("出租车停靠点").against
+
+
+@pytest.mark.parametrize("text", ["TURING", "Red Lion", "Est 1912", "necktie", "Roman Road", "1943"])
+def test_what_is_a_word_in_one_language_alone_and_a_name_in_another_says_nothing(text: str) -> None:
+    read = read_words(text)
+    assert not read.against
+    assert set(read.kinds) <= {"street"} if "Road" in text else not read.kinds
+    assert not read.forms - {"time", "street"}
+
+
 def test_words_that_speak_against_and_arrows() -> None:
     assert read_words("Please do not smoke").against["notice"] > 0.5
     assert read_words("SALE").against == {"sale": 1.0}

@@ -208,13 +208,12 @@ def test_onnx_equals_torch_and_opencv_and_carries_its_metadata(tmp_path: Path) -
 
 
 def sample(seed: int, count: int = 300) -> fitting.Sample:
-    """Lines where a known word, large letters and a price decide."""
+    """Lines where a known word, a price and, less, large letters decide."""
     random = np.random.default_rng(seed)
     table = random.normal(0, 1, (count, len(FEATURE_NAMES))).astype(np.float32)
     column = FEATURE_NAMES.index
-    logit = (
-        2 * table[:, column("word_any")] - 2 * table[:, column("form_price")] + table[:, column("height_median")]
-    )
+    words = table[:, column("word_any")] - table[:, column("form_price")]
+    logit = 2 * words + 0.5 * table[:, column("height_median")]
     return fitting.Sample(table, logit > 0, np.ones(count))
 
 

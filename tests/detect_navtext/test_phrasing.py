@@ -36,11 +36,18 @@ def test_sentences_are_told(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     ["Gates 1-9", "Rue des Lilas", "Calle de la Paz", "An der Alten Mühle", "Via del Corso", "Room 204", "出口",
-     "Hôtel de Paris", "Slagerij van Dijk", "Central Park", "You", ""],
+     "Hôtel de Paris", "Slagerij van Dijk", "Central Park", "You", "", "School of Music", "Musée du Louvre",
+     "iqin爱亲", "Frutta e Verdura", "Men", "Chez Paul"],
 )  # fmt: skip
 def test_names_are_not_told(text: str) -> None:
     assert told(text) == 0
-    assert not any(value for name, value in said(text).items() if name != "length")
+    assert not any(value for name, value in said(text).items() if name not in ("length", "goes_on"))
+
+
+def test_one_word_with_a_small_letter_may_be_a_shops_name() -> None:
+    assert said("adidas")["goes_on"] == 0.5
+    assert said("for all ages")["goes_on"] == 1
+    assert said("km")["goes_on"] == said("Adidas")["goes_on"] == 0
 
 
 @pytest.mark.parametrize(
@@ -78,6 +85,8 @@ def test_what_stands_around_weighs_by_its_nearness_not_by_the_pictures_size() ->
     assert near_for[3] > 0.2 > near_for[0]
     twice = [Line(one.polygon * 2, one.text, one.text_score, one.det_score) for one in lines]
     assert np.allclose(company(twice, found, told_of), table, atol=1e-6)
+    repeated = table[:, COMPANY.index("repeated")]
+    assert repeated == pytest.approx([np.log(2), 0, 0, np.log(2)])
     alone = company(lines[:1], found[:1], told_of[:1])
     assert alone.shape == (1, len(COMPANY))
     assert not alone.any()
