@@ -17,9 +17,10 @@ from nipstool.detect_navtext.targets import Example
 from nipstool.detect_navtext.training import read_split
 from nipstool.kit.progress import Progress, silent
 
-COURSES = (  # what text looks like, then what only looks like it
-    Course(steps=6500, rate=2e-3, bfloat16=True, clutter=0.0, hard=0.0),
-    Course(steps=5500, rate=1e-3, seed=1, bfloat16=True, clutter=0.6, hard=1.0),
+COURSES = (  # what text looks like, then what only looks like it, then both
+    Course(steps=8000, rate=2e-3, bfloat16=True, clutter=0.0, hard=0.0),
+    Course(steps=6500, rate=1e-3, seed=1, bfloat16=True, clutter=0.6, hard=1.0),
+    Course(steps=5000, rate=7e-4, seed=2, bfloat16=True, clutter=0.4, hard=1.0),
 )
 
 

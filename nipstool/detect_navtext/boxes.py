@@ -30,7 +30,7 @@ class Rule:
 
 PP_OCR = Rule()
 # Growing less, the maps show more of a line: a pixel too many then costs a low line less of its outline.
-COMPACT = Rule(0.3, 0.38, 1.0, is_whole=False)
+COMPACT = Rule(0.3, 0.34, 1.0, is_whole=False)
 STEPS = 1.5  # pixels of the map: how much wider and higher slanted edges make a box, at most
 MIN_SIDE = 3  # pixels of the map, before growth
 _KERNEL = np.ones((2, 2), np.uint8)

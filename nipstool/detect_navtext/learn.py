@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from numpy.typing import NDArray
+from torch import Tensor, nn
 from torch.nn import functional
 
 from nipstool.detect_navtext import targets
@@ -19,6 +20,7 @@ REST = 4.0  # weight of pixels without text in the map of text, as one group
 BACKGROUND = 0.1  # weight of pixels without text in the map of navigation
 FROM_NOTHING = 1e-3  # learning rate for random weights
 HARDEST = 3  # of the pixels without text, so many for each with text
+FEW = 4  # lines: a picture with fewer is shown as often as one with so many
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,8 @@ class Course:
         bfloat16: convolve in it, which processors that know it do in half the time.
         clutter: the share of crops that show textures where no text is.
         hard: weight of the hardest pixels without text, HARDEST for each of text, beside that of all of them.
+        keeps_statistics: batch normalisation keeps its means and variances: those of a few crops say less than
+            what weights that know text have learnt.
     """
 
     steps: int = 200
@@ -42,6 +46,7 @@ class Course:
     bfloat16: bool = False
     clutter: float = 0.25
     hard: float = 1.0
+    keeps_statistics: bool = False
 
 
 def loss_of(logits: Tensor, truth: Tensor, hard: float = 0.0) -> Tensor:
@@ -92,11 +97,14 @@ def train(
     device = device or torch.device("cpu")
     random = np.random.default_rng(course.seed)
     network.to(device).to(memory_format=torch.channels_last).train()  # pyright: ignore[reportCallIssue]
+    if course.keeps_statistics:
+        _keep_statistics(network)
+    often = _often(examples)
     optimiser = torch.optim.AdamW(network.parameters(), course.rate, weight_decay=1e-2)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: rate_at(step, course.steps))
     losses = []
     for step in range(course.steps):
-        images, truth = _batch(random, examples, course)
+        images, truth = _batch(random, examples, often, course)
         with torch.autocast(device.type, torch.bfloat16, enabled=course.bfloat16):
             logits = network(images.to(device, memory_format=torch.channels_last))
         loss = loss_of(logits.float(), truth.to(device), course.hard)
@@ -119,8 +127,23 @@ def rate_at(step: int, steps: int) -> float:
     return 0.02 + 0.98 * (1 + float(np.cos(np.pi * (step - warm) / max(1, steps - warm)))) / 2
 
 
-def _batch(random: np.random.Generator, examples: Sequence[Example], course: Course) -> tuple[Tensor, Tensor]:
-    chosen = random.integers(len(examples), size=course.batch)
+def _often(examples: Sequence[Example]) -> NDArray[np.float64]:
+    """How often each picture is shown, as shares (n,): by the root of its lines, for a full shelf teaches more."""
+    counts = [sum(truth.label != "ignore" for truth in example.truths) for example in examples]
+    roots = np.sqrt(np.maximum(counts, FEW))
+    return roots / roots.sum()
+
+
+def _keep_statistics(network: Detector) -> None:
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.eval()
+
+
+def _batch(
+    random: np.random.Generator, examples: Sequence[Example], often: NDArray[np.float64], course: Course
+) -> tuple[Tensor, Tensor]:
+    chosen = random.choice(len(examples), size=course.batch, p=often)
     crops = [targets.crop(random, examples[i], course.side, course.clutter) for i in chosen]
     images, maps = zip(*crops, strict=True)
     return torch.from_numpy(np.stack(images)), torch.from_numpy(np.stack(maps))

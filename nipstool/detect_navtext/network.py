@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 SCALE = 2  # the maps are so much smaller
-WIDTHS = (16, 32, 56, 80, 96)
+WIDTHS = (16, 32, 64, 96, 128)
 DEPTHS = (2, 1, 2, 1)
-PYRAMID = 32
+PYRAMID = 40
 FINER = 2  # cells of the maps in one of the pyramid's, each way
 
 
