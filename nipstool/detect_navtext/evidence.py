@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from nipstool.detect_navtext.lexicon import Reading, read_words
 from nipstool.detect_navtext.lines import Line
@@ -20,6 +21,7 @@ class Evidence:
         board_words: what the words of its whole board say, joined.
         board_place: the name on the map that the joined text of its board is.
         text: the line's own, where it can be trusted. board_text: that of its board, joined.
+        board_forms: form -> the share of the read lines of its board that have it.
     """
 
     words: Reading
@@ -28,6 +30,7 @@ class Evidence:
     board_place: Match | None
     text: str | None
     board_text: str | None
+    board_forms: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def read(self) -> bool:
@@ -49,13 +52,33 @@ def evidence_of(lines: Sequence[Line], boards: Sequence[int], names: Names) -> l
     matches = names.match([*texts, *(joined[number] for number in numbers)])
     own, of_boards = matches[: len(lines)], dict(zip(numbers, matches[len(lines) :], strict=True))
     readings = {number: read_words(text) for number, text in joined.items()}
+    words = [read_words(text) for text in texts]
+    forms = _board_forms(words, texts, boards)
     nothing = Reading()
     return [
         Evidence(
-            read_words(text), place, readings.get(board, nothing), of_boards.get(board), text, joined.get(board)
+            said,
+            place,
+            readings.get(board, nothing),
+            of_boards.get(board),
+            text,
+            joined.get(board),
+            forms.get(board, {}),
         )
-        for text, place, board in zip(texts, own, boards, strict=True)
+        for said, text, place, board in zip(words, texts, own, boards, strict=True)
     ]
+
+
+def _board_forms(
+    words: Sequence[Reading], texts: Sequence[str | None], boards: Sequence[int]
+) -> dict[int, dict[str, float]]:
+    """Of each board, the share of its read lines that have a form: one price makes a street no shelf."""
+    lines = Counter(board for text, board in zip(texts, boards, strict=True) if text)
+    having = Counter((board, form) for said, board in zip(words, boards, strict=True) for form in said.forms)
+    shares: dict[int, dict[str, float]] = {}
+    for (board, form), count in having.items():
+        shares.setdefault(board, {})[form] = count / max(lines[board], 1)
+    return shares
 
 
 def _trusted(line: Line) -> str | None:

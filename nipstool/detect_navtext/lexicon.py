@@ -173,11 +173,11 @@ def _in_cjk(word: str, inside: Mapping[str, tuple[str, ...]]) -> Iterator[tuple[
 
 
 def _stands_alone(word: str, at: int, kinds: tuple[str, ...]) -> bool:
-    """A single character ends a name (…店, …駅); one that speaks against stands at an end, or beside a number."""
-    if at == len(word) - 1:
-        return True
-    beside = word[max(at - 1, 0) : at] + word[at + 1]
-    return kinds[0].startswith("-") and (at == 0 or any(sign.isdigit() for sign in beside))
+    """A single character ends a name (…店, …駅); of notices it stands at either end, of sales beside a number."""
+    if kinds[0] == "-sale":
+        beside = word[max(at - 1, 0) : at] + word[at + 1 : at + 2]
+        return len(word) == 1 or any(sign.isdigit() for sign in beside)
+    return at == len(word) - 1 or (at == 0 and kinds[0].startswith("-"))
 
 
 @cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -27,6 +27,7 @@ __all__ = ["FEATURE_NAMES", "FEATURE_VERSION", "Classifier", "board_of", "classi
 FEATURE_VERSION = 3
 SHIPPED = "relevance.safetensors"
 LARGEST = 1e6  # of a weight, a mean or a scale that training has left
+WHOLE_BOARD = 3  # lines of which one with a form makes a board of it
 CLIP = 4.0  # standard deviations; further out a number says no more
 
 _AGAINST = company.AGAINST
@@ -125,8 +126,8 @@ def features(
 
 def _words(found: Evidence) -> list[float]:
     words, board = found.words, found.board_words
-    against = sum(board.against.values()) + 0.5 * len(board.forms & set(_AGAINST))
-    speaks = max(board.kinds.values(), default=0.0) + 0.5 * len(board.forms & set(NAVIGATES))
+    against = sum(board.against.values()) + 0.5 * _forms_on(found.board_forms, _AGAINST)
+    speaks = max(board.kinds.values(), default=0.0) + 0.5 * _forms_on(found.board_forms, NAVIGATES)
     return [
         *(words.kinds.get(kind, 0.0) for kind in KINDS if kind != "other"),
         max(words.kinds.values(), default=0.0),
@@ -148,6 +149,11 @@ def _form(form: str, found: Evidence) -> float:
     """Whether a text has a form; by half a number alone, which is a room's, a bus's, a player's or a year."""
     alone = form == "code" and found.text is not None and found.text.strip().isdigit()
     return (0.5 if alone else 1.0) * (form in found.words.forms)
+
+
+def _forms_on(shares: Mapping[str, float], forms: Sequence[str]) -> float:
+    """How many of the forms a board has: one that a third of its lines have, or more, counts whole."""
+    return sum(min(1.0, WHOLE_BOARD * shares.get(form, 0.0)) for form in forms)
 
 
 def _similarity(match: Match | None, source: str) -> float:

@@ -113,6 +113,16 @@ def test_single_characters_speak_against_at_an_end_or_beside_a_number(text: str,
     assert read_words(text).against[word] > 0
     assert not read_words("推拿足浴馆").against
     assert not read_words("出租车停靠点").against
+    assert not read_words("元朗").against
+
+
+def test_the_forms_of_a_board_count_by_the_share_of_its_lines() -> None:
+    names = Names([])
+    signs = [line(f"Sign{chr(65 + i)}", 0, 20 * i, 100, 20) for i in range(9)]
+    few, many = [*signs[:1], line("4.99 €", 0, 20, 100, 20)], [*signs, line("4.99 €", 0, 180, 100, 20)]
+    assert evidence_of(few, [0] * 2, names)[0].board_forms["price"] == 0.5
+    assert evidence_of(many, [0] * 10, names)[0].board_forms["price"] == pytest.approx(0.1)
+    assert evidence_of(many, [0] * 9 + [1], names)[0].board_forms == {}
 
 
 @pytest.mark.parametrize("text", ["TURING", "Red Lion", "Est 1912", "necktie", "Roman Road", "1943"])
