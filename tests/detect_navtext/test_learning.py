@@ -163,6 +163,29 @@ def test_training_learns_a_line_and_a_seed_gives_the_same_weights() -> None:
     assert np.mean(losses[0][-6:]) < 0.85 * np.mean(losses[0][:3])
 
 
+def test_training_from_what_is_known_keeps_the_statistics_but_not_the_weights() -> None:
+    image = np.full((96, 96, 3), 200, np.uint8)
+    example = targets.Example(image, (Truth(box(20, 30, 50, 16), "nav"),))
+    for keeps in (True, False):
+        torch.manual_seed(0)
+        network = Detector()
+        before = {name: value.clone() for name, value in network.state_dict().items()}
+        learn.train(network, [example], learn.Course(2, batch=2, side=96, keeps_statistics=keeps))
+        same = {name: torch.equal(before[name], value) for name, value in network.state_dict().items()}
+        statistics = {name for name in same if "running" in name}
+        assert {same[name] for name in statistics} == {keeps}
+        assert not any(same[name] for name in same if name.endswith("weight"))
+
+
+def test_a_picture_is_shown_as_often_as_the_root_of_its_lines() -> None:
+    def picture(lines: int) -> targets.Example:
+        truths = [Truth(box(0, 0, 9, 9), "other")] * lines + [Truth(box(0, 0, 9, 9), "ignore")] * 50
+        return targets.Example(np.zeros((9, 9, 3), np.uint8), tuple(truths))
+
+    often = learn._often([picture(0), picture(4), picture(100)])
+    assert often == pytest.approx(np.array([2, 2, 10]) / 14)
+
+
 def test_a_damaged_split_for_validation_is_told_before_any_work(tmp_path: Path) -> None:
     (tmp_path / "annotations").mkdir()
     with pytest.raises(InputMissingError, match=r"val\.json: no such file"):
