@@ -190,7 +190,7 @@ relevance: $(READY)
 	$(BIN)/python -m nipstool.detect_navtext.fitting nipstool/detect_navtext/data/relevance.safetensors
 
 # The weights that the compact detector's training starts from: 400 rendered scenes, then 8000, 6500 and 5000 steps in
-# bfloat16, on one thread (44 minutes of CPU; the processor knew bfloat16).
+# bfloat16, on one thread (44 to 49 minutes of CPU; the processor knew bfloat16): the same bytes again.
 compact: export OMP_NUM_THREADS := 1
 compact: $(READY)
 	$(BIN)/nipstool detect-navtext build-dataset --synthetic 400 -o build-scenes --force
