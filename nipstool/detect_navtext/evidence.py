@@ -77,7 +77,7 @@ def _board_forms(
     having = Counter((board, form) for said, board in zip(words, boards, strict=True) for form in said.forms)
     shares: dict[int, dict[str, float]] = {}
     for (board, form), count in having.items():
-        shares.setdefault(board, {})[form] = count / max(lines[board], 1)
+        shares.setdefault(board, {})[form] = count / lines[board]
     return shares
 
 

@@ -146,7 +146,7 @@ def _words(found: Evidence) -> list[float]:
 
 
 def _form(form: str, found: Evidence) -> float:
-    """Whether a text has a form; by half a number alone, which is a room's, a bus's, a player's or a year."""
+    """Whether a text has a form; by half a number alone, which is a room's, a bus's or a player's."""
     alone = form == "code" and found.text is not None and found.text.strip().isdigit()
     return (0.5 if alone else 1.0) * (form in found.words.forms)
 

@@ -102,9 +102,8 @@ def train(
 
     for picture in dataset.read_coco(dataset.file_in(folder, "val")):  # measured on last, a fault is told first
         check_input(folder / picture.name)
-    course = replace(course, keeps_statistics=base)
-    if not base:
-        course = replace(course, clutter=0.0, hard=0.0)  # what is hard is not known yet
+    # random weights have no statistics to keep, and do not know yet what is hard
+    course = replace(course, keeps_statistics=True) if base else replace(course, clutter=0.0, hard=0.0)
     examples, samples = _examples(folder, teacher, names, stage)
     network = _network(course.seed, base)
     with stage("training") as show:

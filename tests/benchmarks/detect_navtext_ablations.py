@@ -12,17 +12,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nipstool.detect_navtext import appearance, company, fitting, metrics, phrasing
-from nipstool.detect_navtext.boards import board_of
 from nipstool.detect_navtext.fitting import Sample, joined, noisy
 from nipstool.detect_navtext.poi import Names
-from nipstool.detect_navtext.relevance import FEATURE_NAMES, Classifier, classify, features
+from nipstool.detect_navtext.relevance import FEATURE_NAMES, Classifier, classify
 from nipstool.detect_navtext.scenes import FOLDS, fold_of, render
-from nipstool.detect_navtext.scenes.reading import lines_of
 
 VIEWS = 2
 HEIGHTS = ("height_picture", "height_median", "height_rank", "height_board")
 WORDS = ("word_", "sale", "notice", "goods", "board_for", "board_against")
-LAYOUT = ("y", "aspect", "board_lines", "board_regular", "board_aligned", "density", "isolation")
+LAYOUT = ("y", "aspect", "board_lines", "board_regular", "board_aligned", "density")
 GROUPS: dict[str, tuple[str, ...]] = {
     "lexicon": WORDS,
     "forms": ("form_",),
@@ -62,17 +60,7 @@ def rendered(passes: Sequence[fitting.Pass], *, is_taught: bool) -> Sample:
 
 def listed() -> Tried:
     """The numbers of the lists' lines in VIEWS views, and whether they navigate."""
-    tried: Tried = {}
-    for title, pictures in lists.lists():
-        tables, navigates = [], []
-        for picture in pictures:
-            for view in range(VIEWS):
-                seen = lists.scene(picture, view)
-                lines, labels = lines_of(seen, np.random.default_rng((5, view, sum(map(ord, picture.name)))))
-                tables.append(features(lines, seen.image, board_of(lines), Names.bundled()))
-                navigates += [label.label == "nav" for label in labels]
-        tried[f"{title} list"] = np.concatenate(tables), np.array(navigates)
-    return tried
+    return {f"{title} list": lists.seen(pictures, VIEWS)[:2] for title, pictures in lists.lists()}
 
 
 def show(title: str, arrays: dict[str, NDArray[np.float32]], tried: Tried) -> None:
@@ -80,7 +68,7 @@ def show(title: str, arrays: dict[str, NDArray[np.float32]], tried: Tried) -> No
     said = []
     for name, (table, nav) in tried.items():
         scores = classify(table, Classifier(arrays, 0.5)).astype(float)
-        least = np.sort(scores[nav])[int(0.1 * nav.sum())]
+        least = lists.nine_in_ten(scores, nav)
         ap = metrics.average_precision(nav, scores)
         said.append(f"{name} {100 * (scores[~nav] < least).mean():.1f} %, {ap:.3f}")
     print(f"{title}: {'; '.join(said)}", flush=True)

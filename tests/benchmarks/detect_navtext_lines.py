@@ -120,30 +120,36 @@ def scene(picture: Picture, view: int) -> Scene:
         ]
     small = cv2.resize(image, (int(width * scale), int(height * scale)), interpolation=cv2.INTER_AREA)
     soft = cv2.GaussianBlur(small, (0, 0), random.uniform(0.4, 1.0))
-    seen = np.clip(soft + random.normal(0, 4, soft.shape[:2])[..., None], 0, 255).astype(np.uint8)
-    return Scene(seen, picture.name, picture.category, tuple(labels))
+    noisy = np.clip(soft + random.normal(0, 4, soft.shape[:2])[..., None], 0, 255).astype(np.uint8)
+    return Scene(noisy, picture.name, picture.category, tuple(labels))
 
 
-def scored(pictures: list[Picture]) -> tuple[NDArray[np.float64], NDArray[np.bool_], list[str]]:
-    """The score of each line in each view, whether it navigates, and its category."""
-    scores, navigates, categories = [], [], []
+def seen(pictures: list[Picture], views: int) -> tuple[NDArray[np.float32], NDArray[np.bool_], list[str]]:
+    """The numbers of each line in each view, whether it navigates, and its category."""
+    tables, navigates, categories = [], [], []
     for picture in pictures:
-        for view in range(VIEWS):
-            seen = scene(picture, view)
-            lines, labels = lines_of(seen, np.random.default_rng((5, view, sum(map(ord, picture.name)))))
-            scores.append(classify(features(lines, seen.image, board_of(lines), Names.bundled())))
+        for view in range(views):
+            shown = scene(picture, view)
+            lines, labels = lines_of(shown, np.random.default_rng((5, view, sum(map(ord, picture.name)))))
+            tables.append(features(lines, shown.image, board_of(lines), Names.bundled()))
             navigates += [label.label == "nav" for label in labels]
             categories += [picture.category] * len(labels)
-    return np.concatenate(scores).astype(float), np.array(navigates), categories
+    return np.concatenate(tables), np.array(navigates), categories
+
+
+def nine_in_ten(scores: NDArray[np.floating], nav: NDArray[np.bool_]) -> float:
+    """The score that nine in ten of the lines that navigate reach."""
+    return float(np.sort(scores[nav])[int(0.1 * nav.sum())])
 
 
 def main() -> None:
     """AP, and how much other text is gone at the default and at a recall of .9, in all and by category."""
     least = load_classifier().threshold
     for title, pictures in lists():
-        scores, nav, categories = scored(pictures)
+        table, nav, categories = seen(pictures, VIEWS)
+        scores = classify(table).astype(float)
         ap = metrics.average_precision(nav, scores)
-        at_90 = np.sort(scores[nav])[int(0.1 * nav.sum())]
+        at_90 = nine_in_ten(scores, nav)
         print(f"{title} list: {nav.sum()} nav, {(~nav).sum()} other in {VIEWS} views; AP {ap:.3f}")
         kept, gone = (scores[nav] >= least).mean(), (scores[~nav] < least).mean()
         print(f"  at the default: recall {kept:.3f}, other gone {gone:.3f}")
